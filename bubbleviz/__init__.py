@@ -12,7 +12,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
-# Only type checkers run these imports. At run time, nothing is loaded before Ctrl-C is handled.
+# Only type checkers perform these imports. At run time, nothing is loaded before Ctrl-C is handled.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -58,10 +58,10 @@ _MODULES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
-#: Module of each annotation type that is otherwise imported only for type checkers.
-#: Keyed by the public object whose annotations use the type, and then by the name of the type.
-#: The types are added to the namespace of a public object when the object is first used.
-#: This allows ``typing.get_type_hints`` and notebooks to resolve the annotations.
+#: Module of each annotation type that would otherwise be imported only for type checkers. Keyed by
+#: the public object whose annotations use the type, and then by the name of the type. The types are
+#: added to the namespace of a public object when the object is first used. This allows
+#: ``typing.get_type_hints`` and notebooks to resolve the annotations.
 _ANNOTATION_TYPES = {
     "Report": {
         "RunMemory": "bubbleviz.report.memory",
@@ -75,7 +75,7 @@ _ANNOTATION_TYPES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public object when it is first used, so that ``--help`` starts quickly.
+    """Import a public object on first use, so that ``--help`` starts quickly.
 
     Functions are wrapped to check the types of their arguments. ``gaps`` is an alias of ``idle``.
     """

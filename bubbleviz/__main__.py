@@ -11,8 +11,8 @@ import sys
 #: Minimum memory limits for numpy and scipy: (name in ``resource``, option of ``ulimit``, MiB).
 _MIN_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
-#: Number of new objects after which Python's garbage collector runs, about 300 times the default.
-#: A garbage collection visits all objects, which took 5 % of a run and freed little memory.
+#: Number of new objects after which Python's garbage collector runs, about 300 times the default. A
+#: garbage collection visits all objects, which took 5 % of a run's time and freed little memory.
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
@@ -44,13 +44,14 @@ def main() -> int:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     code = run()
-    # The process is about to end, so skip the final garbage collection, which took 4 % of a run.
+    # The process is about to end, so skip the final garbage collection, which took 4 % of a run's
+    # time.
     gc.freeze()
     return code
 
 
 def _check_memory_limits() -> str:
-    """Return an error message if a memory limit is too low for numpy, otherwise "".
+    """Return an error message if a memory limit is too low for numpy, or "" otherwise.
 
     Below the limits in ``_MIN_MIB``, numpy hangs or crashes. Windows has no such limits.
     """

@@ -1,3 +1,3 @@
-"""The version of the package, read by the build and by the reports."""
+"""The package version, read by the build and by reports."""
 
 __version__ = "0.1.0"

@@ -76,22 +76,22 @@ def analyze(
 
     Args:
         paths: Profiles, directories of profiles, or glob patterns.
-        convention: Names of built-in naming conventions for ranges, or paths of TOML files with
-            conventions. The first convention that matches a range name is used. By default, the
-            convention is detected.
-        skip: Number of iterations at the start of the run to exclude from averages.
+        convention: Names of built-in range naming conventions, or paths of TOML files that define
+            conventions. For each range name, the first matching convention is used. By default, the
+            convention is detected automatically.
+        skip: Number of initial iterations to exclude from averages.
         cross_thread: Whether a backward pass can be launched by a thread other than the one that
             opened its range.
-        order: Rank indices in pipeline order. An index is the value that ``Rank.index`` has without
-            this argument. By default, the order is inferred.
-        same_clock: Groups of host names. The hosts of a group share one clock, for example because
+        order: Rank indices in pipeline order. Each index is the value that ``Rank.index`` has when
+            this argument is omitted. By default, the order is inferred.
+        same_clock: Groups of host names. The hosts in a group share one clock, for example because
             they are containers on one machine.
-        align: How to align the clocks of hosts: "causal" uses waits between ranks, "utc" uses the
-            hosts' UTC clocks, and "none" leaves the clocks as they are. None means "causal", but
-            raises an error for captures that are more than a minute apart in UTC.
-        parallel: Sizes of tensor, pipeline and data parallelism, or None to infer them.
-        plan: Path of a file with the planned order of operations, which is compared with the
-            measured order, or None.
+        align: How to align host clocks: "causal" uses waits between ranks, "utc" uses the hosts'
+            UTC clocks, and "none" leaves the clocks as they are. None means "causal", but raises an
+            error for captures that are more than a minute apart in UTC.
+        parallel: Tensor, pipeline and data parallel sizes, or None to infer them.
+        plan: Path of a file with the planned order of operations to compare with the measured
+            order, or None.
         keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports,
             next to the reports.
         what_if: Whether to simulate other schedules with the measured durations of operations.
@@ -104,16 +104,16 @@ def analyze(
             By default, they may use as much memory as the run did. Requires ``what_if`` and implies
             ``memory``.
         flops: Model FLOPs per iteration over all ranks, a slash, and the peak FLOP/s of a GPU, for
-            example ``4.2e15/989e12``. If given, the utilization (MFU) is computed.
+            example ``4.2e15/989e12``. If given, the model FLOPs utilization (MFU) is computed.
         jobs: For a single profile, the number of threads that read it, in addition to the thread
             that links kernels to API calls. For several profiles, the number of processes that read
             them. A script that uses more than one job must protect its code with
             ``if __name__ == "__main__":``.
         dask: Address or scheduler file of a Dask cluster whose workers read the profiles, or None
-            to read the profiles on this machine.
+            to read them on this machine.
         dask_timeout: Maximum time in seconds to wait for Dask workers that stopped responding, or
             None for 600. The logger ``bubbleviz.dask`` names an unresponsive worker after 10 s.
-        progress: Object that receives the progress of the run, or None.
+        progress: Object that is notified of the run's progress, or None.
 
     Raises:
         BubblevizError: The run cannot be measured. The message says what is wrong, where, and what
@@ -197,10 +197,10 @@ def _read_run(
     """Read profiles and merge them into a run.
 
     Args:
-        fleet: Machines or processes that read the files.
+        fleet: Machines or processes that will read the files.
         files: The profiles.
         options: Options for reading the profiles.
-        hints: Rank order, parallelism and clocks that the user specified.
+        hints: Rank order, parallelism and clocks specified by the user.
         progress: Callback that is notified of read progress.
 
     Returns:
@@ -220,7 +220,7 @@ def _parse_limit(text: str, what_if: bool) -> float:
 
     Args:
         text: The limit.
-        what_if: Whether other schedules are simulated. The limit applies only to simulations.
+        what_if: Whether other schedules will be simulated. The limit applies only to simulations.
 
     Raises:
         UsageError: The text is not a memory size, or ``what_if`` is false.
@@ -237,8 +237,8 @@ def _parse_flops(text: str) -> tuple[float, float]:
     """Parse FLOPs per iteration and peak FLOP/s of a GPU, such as ``4.2e15/989e12``.
 
     Raises:
-        UsageError: The text is not two numbers with a slash between them, or a number is not
-            positive and finite.
+        UsageError: The text is not two numbers separated by a slash, or a number is not positive
+            and finite.
     """
     try:
         flops, peak = map(float, text.split("/"))
@@ -260,7 +260,7 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 
     Returns:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
-        ``idle``. The attributes of the summary have the same names as the keys of the JSON.
+        ``idle``. The summary's attributes have the same names as the JSON keys.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.
@@ -269,7 +269,7 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 
 
 def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
-    """Compare the bubble ratios and times of two or more runs.
+    """Compare the bubble ratios and durations of two or more runs.
 
     The comparison also checks whether the later runs followed the advice for the first run, and
     whether that helped.
@@ -350,7 +350,7 @@ def simulate(
 
 
 def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
-    """Return the summary of a report, and check that schedules can be simulated from it.
+    """Return a report's summary after checking that schedules can be simulated from it.
 
     Raises:
         InputError: The report cannot be read, is about idle time, or does not contain a complete
@@ -393,5 +393,5 @@ def _make_fleet(
 
 
 def _list_texts(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one path or several paths as a list of strings."""
+    """Return one or more paths as a list of strings."""
     return [str(paths)] if isinstance(paths, (str, Path)) else [*map(str, paths)]

@@ -1,7 +1,7 @@
-"""Tools for AI assistants, offered by a server for the Model Context Protocol (MCP).
+"""Tools for AI assistants, offered by a Model Context Protocol (MCP) server.
 
 Answers are small JSON documents with units, definitions and a suggestion for the next call. The
-server only reads files in folders that the user named, and never writes files. Text recorded in a
+server reads only files in folders specified by the user, and never writes files. Text recorded in a
 profile is data, not an instruction. Therefore each string that may contain recorded text is put on
 one line, truncated, and enclosed in special marks.
 """
@@ -50,13 +50,13 @@ if TYPE_CHECKING:  # an extra
 
 Answer: TypeAlias = "dict[str, Any]"
 
-#: Maximum number of characters in an answer, and in a recorded text inside an answer.
+#: Maximum number of characters in an answer, and in recorded text inside an answer.
 _MAX_ANSWER, _MAX_TEXT = 12_000, 400
 #: Maximum numbers of files, names (or causes), stages (or devices), bubbles and operations.
 _MAX_FILES, _MAX_NAMES, _MAX_STAGES, _MAX_STEPS, _MAX_OPERATIONS = 8, 12, 32, 8, 50
 #: Maximum number of entries in any list of an answer.
 _MAX_ENTRIES = 100
-#: Opening and closing mark around recorded text. Marks inside the text are replaced by ``?``.
+#: Opening and closing marks around recorded text. Marks inside the text are replaced by ``?``.
 _MARKS = "⟦⟧"
 #: Keys of an answer whose strings come from bubbleviz or from the assistant, never from a profile.
 _OWN_KEYS = frozenset(
@@ -109,10 +109,10 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
             raise InputError(f"{folder}: is not a folder; name the folders with the profiles")
 
     class Server(MCPServer[Any]):
-        """The MCP server of the SDK, with readable error messages for invalid arguments."""
+        """The SDK's MCP server, with readable error messages for invalid arguments."""
 
         async def call_tool(self, name: str, *args: Any, **kwargs: Any) -> Any:
-            """Call a tool. If arguments are invalid, explain what they should contain."""
+            """Call a tool. Explain what invalid arguments should contain."""
             try:
                 return await super().call_tool(name, *args, **kwargs)
             except ToolError as error:
@@ -138,7 +138,7 @@ def _describe_wrong_arguments(
 ) -> str:
     """Return an error message that explains the invalid arguments of a call.
 
-    The meaning of an argument is the first line of its entry in the tool's docstring.
+    An argument's meaning is taken from the first line of its entry in the tool's docstring.
 
     Args:
         tool: The tool.
@@ -155,11 +155,11 @@ def _describe_wrong_arguments(
 def _restrict_to_folders(
     tool: Callable[..., Answer], roots: Sequence[Path]
 ) -> Callable[..., Answer]:
-    """Wrap a tool so that it only accepts paths in the given folders.
+    """Wrap a tool so that it accepts only paths in the given folders.
 
     The wrapper also marks strings that may come from a profile (see :func:`mark_recorded`), and
-    shortens long answers (see :func:`limit_size`). Without a path, the tool ``inspect`` lists the
-    folders. A ``BubblevizError`` of the tool becomes a ``ToolError`` with marked text.
+    shortens long answers (see :func:`limit_size`). When called without a path, the tool ``inspect``
+    lists the folders. A ``BubblevizError`` of the tool becomes a ``ToolError`` with marked text.
 
     Args:
         tool: The tool.
@@ -211,7 +211,8 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
             for entry in (target, *links)
             if not any(map(entry.resolve().is_relative_to, roots))
         ]
-    # Raised if the path does not exist, is too long, contains a NUL character or a cycle of links.
+    # Raised if the path does not exist, is too long, or contains a NUL character or a cycle of
+    # links.
     except (StopIteration, OSError, ValueError, RuntimeError):
         raise refusal from None
     if outside and outside[0] != target:
@@ -245,9 +246,9 @@ def _list_folders(roots: Sequence[Path]) -> Answer:
 
 
 def quote_recorded(text: str, max_length: int = _MAX_TEXT) -> str:
-    """Return a recorded text between marks, on one line and truncated to ``max_length`` characters.
+    """Return recorded text between marks, on one line and truncated to ``max_length`` characters.
 
-    Marks that the text itself contains are replaced by ``?``.
+    Marks inside the text itself are replaced by ``?``.
     """
     bare = text[: 4 * max_length].translate(dict.fromkeys(map(ord, _MARKS), "?"))
     return f"{_MARKS[0]}{to_one_line(bare, max_length)}{_MARKS[1]}"
@@ -256,7 +257,7 @@ def quote_recorded(text: str, max_length: int = _MAX_TEXT) -> str:
 def mark_recorded(value: Any, key: str = "") -> Any:
     """Return a JSON value in which strings that may come from a profile are enclosed in marks.
 
-    Strings under a key in ``_OWN_KEYS``, and names of ratios and schedules, are not marked. Lists
+    Strings under a key in ``_OWN_KEYS`` and the names of ratios and schedules are not marked. Lists
     are limited to ``_MAX_ENTRIES`` entries, and floats are rounded to six decimals. Mappings and
     lists are processed recursively.
 
@@ -281,7 +282,7 @@ def _list_own_names() -> frozenset[str]:
 
 
 def limit_size(answer: Answer) -> Answer:
-    """Shorten lists of an answer in place, so that it has at most ``_MAX_ANSWER`` characters.
+    """Shorten lists in an answer in place, so that it has at most ``_MAX_ANSWER`` characters.
 
     In each round, the top-level list whose JSON is longest is shortened: it is halved if it has
     more than ``_MAX_NAMES`` entries, and otherwise loses its last entry. The number of removed
@@ -305,7 +306,7 @@ def limit_size(answer: Answer) -> Answer:
 
 
 def _make_next_call(tool: str, **arguments: Any) -> Answer:
-    """Return the next useful call: the name of a tool and its arguments."""
+    """Return a suggested next call: the name of a tool and its arguments."""
     return {"tool": tool, "arguments": arguments}
 
 
@@ -342,7 +343,7 @@ def _get_iteration(report: Report, number: int | None) -> Iteration:
 
 
 def _get_rank(report: Report, number: int) -> int:
-    """Return the index of the rank that has the given number in the training job.
+    """Return the index of the rank with the given number in the training job.
 
     Raises:
         UsageError: The report contains no rank with this number.
@@ -546,14 +547,15 @@ def why(
 def _trace_causes(report: Report, row: int, times: Floats) -> list[Answer]:
     """Follow the causes of a bubble from rank to rank.
 
-    The rank waited for an operation of another rank. The next bubble of the chain is the longest
+    The rank waited for an operation of another rank. The next bubble in the chain is the longest
     bubble directly before that operation. The chain ends if the awaited operation is unknown, if no
     bubble precedes it, if a bubble repeats, or after ``_MAX_STEPS`` bubbles.
 
     Args:
         report: The report.
         row: Index of the first bubble in ``report.bubbles``.
-        times: For each operation, its duration divided by the median of its kind, or 0 if unknown.
+        times: For each operation, its duration divided by the median duration of its kind, or 0 if
+            unknown.
 
     Returns:
         One step per bubble: the rank, when and how long it was idle, the cause, and the operation
@@ -615,7 +617,7 @@ def compare(before: str, after: str) -> Answer:
             "difference": cells[1].bubble and cells[1].bubble.mean,
             "p": cells[1].bubble and cells[1].bubble.p,
             "window_ms": [cell.ratio and _to_ms(cell.ratio.window_ns.mean) for cell in cells],
-            # If the runs have different numbers of microbatches, compare this instead of windows.
+            # If the runs have different microbatch counts, compare this instead of windows.
             "longer_ms_per_microbatch": cells[1].microbatch_ns
             and _to_ms(cells[1].microbatch_ns.mean),
         }

@@ -24,8 +24,8 @@ class BubblevizError(Exception):
 
     Args:
         message: The message.
-        paths: Paths that the message contains although the user did not specify them.
-        hosts: Host names that the message contains.
+        paths: Paths in the message that the user did not specify.
+        hosts: Host names in the message.
     """
 
     exit_code = 1
@@ -59,11 +59,11 @@ class NothingToAnalyzeError(ProfileError):
 
 
 class MismatchError(BubblevizError):
-    """Profiles do not belong together, so they cannot be analyzed as one run."""
+    """The profiles do not belong together, so they cannot be analyzed as one run."""
 
 
 class OutputError(BubblevizError):
-    """An output file exists already or cannot be written."""
+    """An output file already exists or cannot be written."""
 
 
 class AnnotationError(BubblevizError, RuntimeError):

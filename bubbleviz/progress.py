@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-#: Callback that is called with the completed fraction of a task, from 0 to 1.
+#: Callback that receives the completed fraction of a task, from 0 to 1.
 Watch = Callable[[float], None]
 
 
 class Progress(Protocol):
-    """Receives the progress of an analysis, in the thread that runs the analysis."""
+    """Receives progress updates in the thread that runs the analysis."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Receive the size of each profile in bytes, keyed by path, before profiles are read."""
+        """Receive the size of each profile in bytes, keyed by path, before reading starts."""
 
     def read(self, path: str, share: float) -> None:
         """Receive the fraction of a profile that has been read, from 0 to 1."""

@@ -8,7 +8,7 @@ Training processes import the module, so it has no imports of its own.
 
 from __future__ import annotations
 
-#: Name and version of the file format, which is the first value in the header of a recording.
+#: Name and version of the file format, which are the first value in a recording's header.
 SCHEMA = "bubbleviz.recording/1"
 #: File name suffix of recordings.
 SUFFIX = ".bvrec"

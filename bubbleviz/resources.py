@@ -1,4 +1,4 @@
-"""Resources of this process: the number of usable cores, and how malloc keeps freed memory."""
+"""Resources of this process: the number of usable cores, and how malloc retains freed memory."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]
             signal.signal(number, signal.SIG_DFL)
 
 
-#: Ctrl-C handlers that :func:`exit_at_once` has installed.
+#: Ctrl-C handlers installed by :func:`exit_at_once`.
 _EXIT_HANDLERS: list[object] = []
 
 
 def exit_at_once(last_words: str) -> None:
-    """Make Ctrl-C print a line and exit with code 130, until :func:`restore_interrupt` is called.
+    """Make Ctrl-C print a line and exit with code 130 until :func:`restore_interrupt` is called.
 
     The function is called before modules are imported, when there is nothing to clean up yet. If
     the program already ignores or handles Ctrl-C, nothing changes.
@@ -66,7 +66,7 @@ def exit_at_once(last_words: str) -> None:
 def restore_interrupt() -> None:
     """Make Ctrl-C raise KeyboardInterrupt again after :func:`exit_at_once`.
 
-    Any other handler of Ctrl-C is kept.
+    Any other Ctrl-C handler is kept.
     """
     if signal.getsignal(signal.SIGINT) in _EXIT_HANDLERS:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ class Step:
 
     Attributes:
         name: Name of the step.
-        depth: Nesting depth: the number of steps that contain this step.
+        depth: Nesting depth, which is the number of steps that contain this step.
         seconds: Duration in seconds, including nested steps.
         rows: Number of table rows that the step processed, or 0 if rows were not counted.
         files: File names if the step was made by :func:`record_file`, otherwise ().
@@ -32,8 +32,8 @@ class _Notes:
     """The steps recorded so far. Steps with the same name and the same outer steps are merged.
 
     Attributes:
-        steps: Recorded steps in order of their first start. The key of a step is its path: the
-            names of its outer steps, outermost first, followed by its name.
+        steps: Recorded steps, in the order in which they first started. The key of a step is its
+            path: the names of its outer steps, outermost first, followed by its name.
         open: Names of the steps that are running, outermost first.
     """
 
@@ -65,7 +65,7 @@ _notes: ContextVar[_Notes | None] = ContextVar("bubbleviz_steps", default=None)
 
 
 class Rows:
-    """Counter of the table rows that a running step has processed."""
+    """Counts the table rows that a running step has processed."""
 
     count = 0
 
@@ -93,7 +93,7 @@ def time_step(name: str) -> Iterator[Rows]:
 
 
 def record_file(name: str, file: str) -> None:
-    """Record how a file is read, as a step without a duration.
+    """Record how a file is read, as a step that has no duration.
 
     The step is nested in the running step. Nothing is recorded outside :func:`record_steps`.
 

@@ -1,7 +1,7 @@
-"""Ranks, operations and their intervals, which all stages of the analysis share.
+"""Ranks, operations and their intervals, which all analysis stages share.
 
 Bulk data, such as operations and busy intervals, is stored in tables of columns. Everything else is
-a small frozen dataclass.
+stored in small frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from bubbleviz.model.phases import Phase
 
 @dataclass(frozen=True)
 class Rank:
-    """A device as one process of one host sees it. A picture has one row per rank.
+    """A device as seen by one process on one host. A picture has one row per rank.
 
     Attributes:
         index: Index in pipeline order. The columns named ``rank`` contain this index.
         label: Display name, unique in the report, such as ``"host1:2 GPU 0"``.
         host: Hostname, or the file name of the profile if the profile contains no hostname.
         profile: Index of the profile that recorded the rank.
-        pid: Process id of the operating system.
-        device_id: Device number in the process (``deviceId`` of the CUPTI tables).
+        pid: Operating-system process id.
+        device_id: Device number within the process (``deviceId`` in the CUPTI tables).
         uuid: UUID of the GPU or of its MIG instance, or None if the profile does not contain it.
         gpu: Product name of the GPU, or None if unknown.
         pci: PCI bus address of the GPU, or None if unknown.
         stage: Virtual stage of the rank's model chunk 0, or None if unknown.
-        pipeline: Index of the rank's pipeline, or None if the replicas of a stage cannot be
-            distinguished.
-        global_rank: Number of the rank in the job, or None if neither ranges, files nor tables
-            contain it.
-        bubble_ratio: Mean of the rank's primary ratio over the averaged iterations of a report, or
-            None if unknown.
+        pipeline: Index of the rank's pipeline, or None if a stage's replicas cannot be told apart.
+        global_rank: Global rank in the job, or None if neither ranges, files nor tables contain it.
+        bubble_ratio: Mean of the rank's primary ratio over a report's averaged iterations, or None
+            if unknown.
     """
 
     index: int
@@ -65,34 +63,34 @@ class Rank:
 class Operations(Table, ArrowTable):
     """Operations with their times on the device and, after alignment, their stages.
 
-    All stages of the analysis use this table. A file reader or the interpretation of a profile
-    creates a table with the ranks, iterations and times of one file. Alignment joins the tables of
-    all files, fills in the stages, and sorts the rows by (rank, start) on the report's clock. The
-    value -1 means none or unknown.
+    All analysis stages use this table. A file reader or the interpretation of a profile creates a
+    table with the ranks, iterations and times of one file. Alignment joins the tables of all files,
+    fills in the stages, and sorts the rows by (rank, start) on the report's clock. The value -1
+    means none or unknown.
 
     ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation.
     The table has the columns of ``--csv``, with null for unknown values, then ``second_microbatch,
     second_chunk, virtual_stage, busy_ns, launched_ns, global_rank``.
 
-    The columns up to ``names`` come from the names and times of ranges. The other columns come from
-    the GPU work that was launched inside these ranges.
+    The columns up to ``names`` are derived from the names and times of ranges. The other columns
+    are derived from the GPU work launched inside those ranges.
 
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
         phase: Phase of the operation, as a value of :class:`bubbleviz.model.phases.Phase`.
         microbatch: Number of the microbatch.
-        chunk: Model chunk, which is the index of a virtual stage among the stages of its rank.
+        chunk: Model chunk: the index of a virtual stage among its rank's virtual stages.
         sequence: Index of the sequence split.
         second_microbatch: Microbatch of the backward in a range that names a forward and a backward
             (``FB``).
         second_chunk: Model chunk of the backward in a range that names a forward and a backward.
-        occurrence: 0 for the first operation with the same rank, iteration, phase and numbers, and
-            n for its n-th repetition.
+        occurrence: 0 for the first operation with a given rank, iteration, phase and numbers, and n
+            for its n-th repetition.
         host_start_ns: Start of the operation's first range on the host.
         host_end_ns: End of the operation's last range on the host.
-        cut: 1 if a range was still open when the capture ended, 2 if work that the range launched
-            was not finished by then, else 0.
+        cut: 1 if a range was still open when the capture ended, 2 if work launched by the range had
+            not finished by then, else 0.
         tokens: Number of tokens that the operation processes.
         prefix: Number of earlier tokens of the same prompts that the operation reads.
         name_id: Index into ``names``.
@@ -102,18 +100,18 @@ class Operations(Table, ArrowTable):
         has_span: 1 if the operation has GPU work, else 0. The span of an operation is the time from
             ``start_ns`` to ``end_ns``.
         kernels: Number of compute kernels.
-        active_ns: Time for which at least one compute kernel of the operation ran.
-        busy_ns: Length of the span without the gaps in which a receive of the operation waits.
-        received_ns: End of the last receive that was launched inside the ranges of the operation.
-        launched_ns: Time when the host launched the first kernel of the span. For an operation
-            without recorded GPU work, the time when the host launched work that was lost, or -1 if
-            the host launched no work.
-        receive_start_ns: Time when the last receive that was launched inside the operation started
-            on the device.
-        receive_launched_ns: Time when the host launched the last receive of the operation.
+        active_ns: Time during which at least one of the operation's compute kernels was running.
+        busy_ns: Length of the span, excluding the gaps in which a receive of the operation waits.
+        received_ns: End of the last receive launched inside the operation's ranges.
+        launched_ns: Time at which the host launched the first kernel of the span. For an operation
+            without recorded GPU work, the time at which the host launched work that was lost, or -1
+            if the host launched no work.
+        receive_start_ns: Time at which the last receive launched inside the operation started on
+            the device.
+        receive_launched_ns: Time at which the host launched the operation's last receive.
         virtual_stage: Virtual stage of the operation, or -1 if unknown.
         stages: Stage of each rank, or None for an unknown stage. Empty before alignment.
-        global_ranks: Number of each rank in the job, or None for an unknown number. Empty before
+        global_ranks: Global rank of each rank in the job, or None if unknown. Empty before
             alignment.
     """
 
@@ -149,7 +147,7 @@ class Operations(Table, ArrowTable):
 
     @classmethod
     def make_without_work(cls, **columns: Any) -> Operations:
-        """Return operations whose GPU work is not known yet.
+        """Return operations whose GPU work is not yet known.
 
         Args:
             **columns: The columns up to ``names``. All other columns are set to 0 or -1.
@@ -180,7 +178,7 @@ class Operations(Table, ArrowTable):
         return look_up_by_rank(self.global_ranks, rank)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the exported columns, keyed by name.
+        """Return the columns to export, keyed by name.
 
         ``--csv`` writes the columns in this order. In that file, the two microbatches of a forward
         that overlaps a backward are in one cell, and so are the two chunks. ``start_ns`` and
@@ -232,7 +230,7 @@ def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BusyIntervals(Table):
-    """Intervals in which operations keep their GPU busy.
+    """Intervals during which operations keep their GPU busy.
 
     The intervals of an operation are disjoint and sorted by start. For example, a receive waits
     inside this operation::
@@ -254,7 +252,7 @@ class BusyIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankIntervals(Table):
-    """Intervals on ranks, such as the times of unattributed compute kernels.
+    """Time intervals on ranks, such as the times of unattributed compute kernels.
 
     The intervals of a rank are disjoint. The rows are sorted by (rank, start).
 
@@ -273,18 +271,19 @@ class RankIntervals(Table):
 class RunningTimes(Table):
     """How long kernels and copies ran on each rank, in disjoint time sections sorted by rank.
 
-    The GPU work of an iteration is one section, unless the work of another iteration begins or ends
-    inside it. Between iterations, a new section begins whenever the set of running kernels changes.
-    The table therefore stays small.
+    The GPU work of an iteration forms one section, unless work from another iteration begins or
+    ends inside it. Between iterations, a new section begins whenever the set of running kernels
+    changes. This keeps the table small.
 
     Attributes:
         rank: Index of the rank.
         start_ns: Start of the section.
         end_ns: End of the section.
-        running_ns: Time in the section for which at least one kernel or copy ran.
-        communication_ns: Time in the section for which at least one communication kernel ran.
-        overlapped_ns: Time in the section for which both a communication kernel and a compute
-            kernel ran.
+        running_ns: Time in the section during which at least one kernel or copy was running.
+        communication_ns: Time in the section during which at least one communication kernel was
+            running.
+        overlapped_ns: Time in the section during which both a communication kernel and a compute
+            kernel were running.
     """
 
     rank: Ints
@@ -297,12 +296,12 @@ class RunningTimes(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostActivities(Table):
-    """Long host calls and ranges on launching threads, while the GPU had no work left.
+    """Long host calls and ranges on launching threads while the GPU had run out of work.
 
     Attributes:
         rank: Index of the rank whose GPU had no work.
         operation: Row of the operation that was launched late, or -1 if a collective was launched
-            late or the GPU had no work in the middle of an operation.
+            late or the GPU ran out of work in the middle of an operation.
         start_ns: Start of the call or range.
         end_ns: End of the call or range.
         call: 1 for a CUDA call, 0 for a range.
@@ -319,14 +318,14 @@ class HostActivities(Table):
 
 @dataclass(frozen=True)
 class UnattributedKernels:
-    """Compute kernels with the same name on one rank that belong to no compute operation.
+    """Compute kernels with the same name on one rank that are not part of any compute operation.
 
     Attributes:
         rank: Index of the rank.
         name: Name of the kernels.
         count: Number of kernels.
         gpu_ns: Total duration of the kernels.
-        where: Description of the thread and range that launched the longest of the kernels.
+        where: Description of the thread and range that launched the longest kernel.
     """
 
     rank: int
@@ -338,14 +337,15 @@ class UnattributedKernels:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """Total durations of a rank's kernels and copies, and how much of them belongs to operations.
+    """Total durations of a rank's kernels and copies, and the share that belongs to operations.
 
     Attributes:
         rank: Index of the rank.
         gpu_ns: Total duration of all compute kernels.
         attributed_gpu_ns: Total duration of the compute kernels inside compute operations.
         comm_ns: Total duration of all communication kernels.
-        attributed_comm_ns: Total duration of the communication kernels inside named ranges.
+        attributed_comm_ns: Total duration of the communication kernels launched inside named
+            ranges.
         copy_ns: Total duration of all copies.
     """
 
@@ -359,10 +359,10 @@ class RankCoverage:
 
 @dataclass(frozen=True)
 class ProfileSummary:
-    """Summary of one input file: its format, its kernels, and the correction of its clock.
+    """Summary of one input file: its format, its kernels, and its clock correction.
 
     Attributes:
-        path: Path as the user gave it.
+        path: Path as given by the user.
         host: Name of the host.
         format: Name of the input format.
         nsys_version: Version of the exporter, or None if unknown.
@@ -370,10 +370,10 @@ class ProfileSummary:
         kernels: Number of kernels.
         linked_kernels: Number of kernels whose launching call is known.
         attributed_kernels: Number of kernels that belong to an operation, including communication.
-        cross_thread_kernels: Number of kernels that were launched on one thread, and attributed to
-            a backward on another thread.
-        ambiguous_kernels: Number of kernels that were attributed to no operation, because several
-            threads ran backward when the kernels were launched.
+        cross_thread_kernels: Number of kernels launched on one thread but attributed to a backward
+            on another thread.
+        ambiguous_kernels: Number of kernels not attributed to any operation because several threads
+            were running backwards when the kernels were launched.
         gpu_ns: Total duration of compute kernels.
         attributed_gpu_ns: Total duration of compute kernels inside compute operations.
         comm_ns: Total duration of communication kernels.

@@ -8,7 +8,7 @@ from bubbleviz.errors import UsageError
 
 _FORM = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,6})?)\s*(mm|cm|in|pt)\s*")
 _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
-#: Minimum and maximum width of a picture in mm: a small figure, and the long side of an A0 poster.
+#: Minimum and maximum picture width in mm: a small figure, and the long side of an A0 poster.
 MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
@@ -18,8 +18,8 @@ def parse_millimeters(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> f
     The units are mm, cm, in (25.4 mm) and pt (1/72 in).
 
     Args:
-        text: Text that the user wrote.
-        option: Command-line option that the text was given for, used in messages.
+        text: Text entered by the user.
+        option: Command-line option that takes the text, used in messages.
         min_mm: Minimum length in mm. The maximum is ``MAX_WIDTH_MM``.
 
     Raises:

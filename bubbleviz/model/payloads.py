@@ -1,4 +1,4 @@
-"""Payloads of NCCL's NVTX ranges: message sizes, peers and communicators."""
+"""Payloads in NCCL's NVTX ranges: message sizes, peers and communicators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Payloads(Table):
-    """Payloads of NCCL's NVTX ranges, one row per range that has a payload.
+    """Payloads in NCCL's NVTX ranges, one row per range with a payload.
 
     Unknown values are -1.
 
@@ -17,7 +17,7 @@ class Payloads(Table):
         start_ns: Start of the range.
         thread: Thread that opened the range.
         communicator: Index into ``communicators``.
-        bytes: Size of the message in bytes.
+        bytes: Message size in bytes.
         peer: Rank that the message is sent to or received from.
         root: Root rank of the operation.
         ranks: Number of ranks in the communicator.

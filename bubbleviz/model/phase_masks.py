@@ -1,4 +1,4 @@
-"""Masks that select rows by their phase."""
+"""Masks that select rows by phase."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def make_code_mask(n_codes: int, codes: tuple[int, ...]) -> Bools:
 
     Args:
         n_codes: Number of codes.
-        codes: Codes whose entries are True.
+        codes: Codes whose entries are set to True.
     """
     return make_mask(n_codes + 1, list(codes))
 
 
-#: Number of rows that are checked first. Most ranks have fewer operations per iteration.
+#: Number of rows to check first. Most ranks have fewer operations per iteration.
 _FIRST_ROWS = 1024
 
 

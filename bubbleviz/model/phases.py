@@ -29,13 +29,13 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
-        """Display name in reports, tables and exported files."""
+        """Display name used in reports, tables and exported files."""
         return "Optimizer" if self is Phase.OPTIMIZER else self.name
 
 
 #: Phases that count as work in bubble ratios.
 WORK = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R, Phase.FB)
-#: Phases during which a GPU is not in a bubble.
+#: Phases during which a GPU does not count as being in a bubble.
 COMPUTE = (*WORK, Phase.OPTIMIZER)
 #: Phases whose kernels may be launched by another thread, such as PyTorch's autograd thread.
 BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
@@ -66,7 +66,7 @@ _PHASES_OF_PASS = {
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
-    """Return which of the passes ``"forward"`` and ``"backward"`` do not occur.
+    """Return the passes, out of ``"forward"`` and ``"backward"``, that do not occur.
 
     Args:
         phases: Phases that occur. None entries are ignored.
@@ -77,5 +77,5 @@ def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
 
 
 def parse_phase_label(label: str) -> Phase | None:
-    """Return the phase with the given display name, or None if there is no such phase."""
+    """Return the phase with the given display name, or None if there is none."""
     return _BY_LABEL.get(label)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bubbleviz.errors import ProfileError
 
-#: Name of the tool and the command that fetches a file, keyed by the first bytes of a pointer file.
+#: The tool's name and the command that fetches a file, keyed by the first bytes of a pointer file.
 _STORES = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
     b"/annex/objects/": ("git-annex", "git annex get"),
@@ -15,7 +15,7 @@ _MAX_PREFIX = max(map(len, _STORES))
 
 
 def describe_pointer(head: bytes) -> str | None:
-    """Describe a pointer file and how to fetch its content, or return None for any other file.
+    """Describe a pointer file and how to fetch its content. Return None for any other file.
 
     Args:
         head: First bytes of the file.

@@ -1,8 +1,8 @@
-"""A recorded profile: the tables that the readers of all input formats return.
+"""A recorded profile: the tables that readers return for every input format.
 
-Threads and processes are coded as in nsys. ``thread`` is a ``globalTid``, which is
-``(host id << 48) + (pid << 24) + tid``. ``process`` is ``globalTid >> 24``, which combines the host
-id and the pid. Times are in nanoseconds on the clock of the profile.
+Threads and processes are coded as in nsys. ``thread`` is a ``globalTid``, which is ``(host id <<
+48) + (pid << 24) + tid``. ``process`` is ``globalTid >> 24``, which combines the host id and the
+pid. Times are in nanoseconds on the profile's clock.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ def process_of(thread: Ints) -> Ints:
 
 
 def get_pid(process: int) -> int:
-    """Return the operating system's process id (pid) of a coded process."""
+    """Return the operating-system process id (pid) of a coded process."""
     return process & PID_MASK
 
 
 def get_tid(thread: int) -> int:
-    """Return the operating system's thread id (tid) of a coded thread."""
+    """Return the operating-system thread id (tid) of a coded thread."""
     return thread & PID_MASK
 
 
 def is_main(thread: int) -> bool:
-    """Return whether a thread is the main thread of its process: its tid equals the pid."""
+    """Return whether a thread is its process's main thread, so that tid equals pid."""
     return get_tid(thread) == get_pid(thread >> 24)
 
 
-#: Names of row kinds in messages about rows that were left out.
+#: Row kind names, for messages about rows that were left out.
 KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
-#: Name of threads that represent a device rather than a host thread.
+#: Name given to threads that represent a device rather than a host thread.
 DEVICE_THREAD = "XLA on device"
-#: Name for copies of managed-memory pages, which the driver makes without a launching call.
+#: Name for copies of managed-memory pages, which the driver makes without any launching call.
 PAGE_MIGRATION = "page migration"
-#: Correlation id of work that no call launched, which is the largest 32-bit number.
+#: Correlation id of work that was not launched by any call: the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
 #: Exclusive limit of valid times in ns (36 years). CUPTI sometimes writes larger times.
 IMPOSSIBLE_NS = 1 << 60
 
 
 def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
-    """Return a mask of the rows with possible times, or None if all times are possible.
+    """Return a mask of the rows whose times are possible, or None if all times are possible.
 
     Times are possible if ``-IMPOSSIBLE_NS < start <= end < IMPOSSIBLE_NS``.
     """
@@ -85,7 +85,7 @@ def validate_utc(utc_ns: int | None) -> int | None:
 
 
 def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return one limitation for each kind of row that was left out because of invalid times.
+    """Return one limitation for each kind of row left out because of invalid times.
 
     Args:
         path: Path of the profile.
@@ -106,15 +106,15 @@ def _make_limitations(
     kinds: Mapping[str, LimitationKind],
     default_kind: LimitationKind,
 ) -> tuple[Limitation, ...]:
-    """Return one limitation for each kind of row that was left out.
+    """Return one limitation for each kind of row left out.
 
     Args:
         path: Path of the profile.
         counts: Number of rows left out, keyed by kind of row. Kinds with 0 rows get no limitation.
         qualifier: Phrase that follows the kind of row, such as "without timestamps".
-        reason: Reason why the rows are left out.
+        reason: Reason for leaving out the rows.
         kinds: Kind of limitation, keyed by kind of row.
-        default_kind: Kind of limitation for the kinds of rows that are not in ``kinds``.
+        default_kind: Kind of limitation for row kinds that are not in ``kinds``.
     """
     return tuple(
         Limitation(
@@ -129,7 +129,7 @@ def _make_limitations(
 
 
 def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return one limitation for each kind of work that was left out because it has no timestamps.
+    """Return one limitation for each kind of work left out for lack of timestamps.
 
     Args:
         path: Path of the profile.
@@ -146,7 +146,7 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
 def report_outside_capture(
     row_kind: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
-    """Return the limitation for rows that were left out because they are outside the capture.
+    """Return the limitation for rows left out because they lie outside the capture.
 
     Args:
         row_kind: Kind of row, such as ``KERNELS``.
@@ -159,7 +159,10 @@ def report_outside_capture(
 
 
 def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
-    """Convert correlation ids to 32 bits. Negative and too large ids become ``UNCORRELATED``."""
+    """Convert correlation ids to 32 bits.
+
+    Ids that are negative or too large become ``UNCORRELATED``.
+    """
     # Viewed as unsigned integers, negative ids are larger than all valid ids.
     return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
 
@@ -168,20 +171,20 @@ def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
 class Activities(Table):
     """Device work: one row per kernel, then one row per copy or memset.
 
-    nsys stores this work in CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order
-    of the file, and so do copies and memsets. In formats that interleave ranks, kernels are sorted
-    by rank, and so are copies and memsets.
+    nsys stores this work in CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep their
+    order in the file, as do copies and memsets. In formats that interleave ranks, kernels are
+    sorted by rank, as are copies and memsets.
 
     Attributes:
         start_ns: Start on the device.
         end_ns: End on the device.
         rank: Index into ``ranks``.
-        correlation_id: Id that the launching call in the same process also has.
+        correlation_id: Id shared with the launching call in the same process.
         name_id: Index into ``names``, or -1 for copies and memsets without a name. Only page
-            migrations, and copies that users may declare to be communication, have names.
+            migrations and copies that users may declare as communication have names.
         kernels: Number of kernels, which are the first rows of the table.
         names: Distinct demangled names of kernels and copies.
-        ranks: Distinct pairs of process and device number, sorted, shape (ranks, 2). Each process
+        ranks: Sorted distinct (process, device number) pairs, shape (ranks, 2). Each process
             numbers its devices separately.
     """
 
@@ -195,13 +198,13 @@ class Activities(Table):
     ranks: Ints = field(metadata={"shared": True})
 
     def chosen(self, rows: Bools) -> Activities:
-        """Return a table of the rows that a mask selects. Kernels stay before copies."""
+        """Return a table of the rows selected by a mask. Kernels still precede copies."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
     def _find_runs(self) -> tuple[Ints, Ints, Codes]:
         """Find the runs of consecutive rows that have the same rank.
 
-        The rows of a rank are usually in few runs::
+        A rank's rows usually form only a few runs::
 
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
@@ -228,7 +231,7 @@ class Activities(Table):
         return rows
 
     def iter_rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
-        """Yield, for each stream of each rank, the rows on the stream in ascending order.
+        """Yield the rows on each stream of each rank, in ascending order.
 
         Rows whose stream is unknown are left out. The arrays are created one at a time to save
         memory.
@@ -260,8 +263,8 @@ class Calls(Table):
         start_ns: Time at which the host entered the call.
         end_ns: Time at which the call returned.
         thread: Calling thread.
-        correlation_id: Id that the launched work also has, unique within a process.
-        impossible: Number of calls that were left out because of invalid times.
+        correlation_id: Id shared with the launched work, unique within a process.
+        impossible: Number of calls left out because of invalid times.
     """
 
     row: Ints
@@ -274,7 +277,7 @@ class Calls(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Overheads(Table):
-    """Intervals in which the profiler itself stopped a process.
+    """Intervals during which the profiler itself stopped a process.
 
     nsys stores these intervals in PROFILER_OVERHEAD, and CUPTI in CUPTI_ACTIVITY_KIND_OVERHEAD.
 
@@ -290,7 +293,7 @@ class Overheads(Table):
 
 
 class CallLog(Protocol):
-    """The CUDA API calls of a profile, which may not fit in memory at once.
+    """The CUDA API calls in a profile. They may not all fit in memory at once.
 
     Arguments named ``rows`` are distinct row numbers in ascending order.
     """
@@ -305,7 +308,7 @@ class CallLog(Protocol):
         """Return the names of the calls in the given rows, with "" for unknown names."""
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows whose call name starts with one of the given prefixes.
+        """Return those of the given rows whose call name starts with one of the given prefixes.
 
         Only names of calls that launch work on a device are supported.
         """
@@ -320,7 +323,7 @@ class CallLog(Protocol):
         """Return the rows of all calls whose names contain the given text, ascending."""
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of the calls in the given rows that are known to have failed."""
+        """Return a mask of the given rows whose calls are known to have failed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -331,8 +334,8 @@ class Ranges(Table):
         start_ns: Time at which the range was opened.
         end_ns: Time at which the range was closed, or the end of the capture if it is ``cut``.
         thread: Thread that opened the range.
-        end_thread: Thread that closed a start/end range, or -1 if this thread is unknown or also
-            opened the range.
+        end_thread: Thread that closed a start/end range, or -1 if it is unknown or is the thread
+            that opened the range.
         start_end: Mask of start/end ranges. All other ranges are push/pop ranges, which are nested.
         cut: Mask of ranges that were still open when the capture ended.
         name_id: Index into ``names``.
@@ -350,20 +353,20 @@ class Ranges(Table):
 
 
 class RangeLog(Protocol):
-    """All NVTX ranges of a profile, whatever their names, which may not fit in memory at once."""
+    """All NVTX ranges in a profile, regardless of name. They may not all fit in memory at once."""
 
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return the ranges that are long enough and overlap at least one of the given intervals.
+        """Return the ranges that are long enough and overlap at least one given interval.
 
         Args:
             shortest_ns: Minimum length of a range.
             threads: Threads whose ranges are returned.
             since_ns: Start of each interval.
             until_ns: End of each interval.
-            of: Thread of each interval, or None if every interval applies to all threads. A range
-                that overlaps only intervals of other threads may be left out.
+            of: Thread that each interval applies to, or None if every interval applies to all
+                threads. A range that overlaps only intervals of other threads may be left out.
         """
 
 
@@ -372,7 +375,7 @@ class Thread:
     """A named thread.
 
     Attributes:
-        thread: Thread id, coded as in the columns named ``thread``.
+        thread: Thread id, coded like the columns named ``thread``.
         name: Name of the thread.
     """
 
@@ -382,7 +385,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, with the device number that a process uses for it.
+    """A GPU, and the device number that a process uses for it.
 
     Attributes:
         pid: Process id, or None if all processes use this device number for the GPU.
@@ -399,13 +402,13 @@ class Device:
     pci: str | None = None
 
 
-#: Name of the device if only operators on the host were recorded.
+#: Device name used if only operators on the host were recorded.
 HOST = "host"
 
 
 @dataclass(frozen=True)
 class DeclaredClock:
-    """A clock that a table of operations declares.
+    """A clock declared by a table of operations.
 
     Attributes:
         name: Name of the clock. All rows with this name use the same clock.
@@ -461,7 +464,8 @@ class Source:
         return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
-#: Function that returns the recorded synchronization (or None), and the limitations of reading it.
+#: Function that returns the recorded synchronization (or None), and limitations found while reading
+#: it.
 SynchronizationReader: TypeAlias = Callable[
     [], tuple[Synchronization | None, tuple[Limitation, ...]]
 ]
@@ -469,7 +473,7 @@ SynchronizationReader: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Profile:
-    """The tables that were read from one file.
+    """The tables read from one file.
 
     An attribute that is a callable reads its table when it is called, and works only while the file
     is open. The attribute is None if the format cannot record the table.
@@ -479,20 +483,20 @@ class Profile:
         activities: Kernels, copies and memsets on the devices.
         calls: API calls of the host.
         ranges: Ranges whose names may follow a convention.
-        all_ranges: All ranges, whatever their names.
+        all_ranges: All ranges, regardless of name.
         overheads: Intervals in which the profiler stopped a process.
         threads: Threads whose names are known.
         devices: Devices that the file describes.
         limitations: Reasons why some data could not be read.
-        global_rank: Number of the rank in the job, or None if the file does not contain it or
-            contains several ranks.
+        global_rank: Global rank in the job, or None if the file does not contain it or contains
+            several ranks.
         world_size: Number of ranks in the job, or None if the file does not contain it.
         system_calls: Operating system calls, as ranges, or None if they are not recorded.
         launches_known: Whether ``calls`` are calls on a host. If False, the calls represent the GPU
             work itself, and launch times are unknown.
         collectives: Collectives that communication kernels executed, or None if the format does not
             record collectives.
-        payloads: Callable that returns the payloads of NCCL's ranges, and limitations for payloads
+        payloads: Callable that returns the payloads in NCCL's ranges, and limitations for payloads
             that could not be read.
         has_payload_schema: Whether the profile describes the layout of range payloads.
         synchronization: Callable that returns the recorded synchronization (None if there is none),
@@ -500,7 +504,7 @@ class Profile:
         memory: Callable that returns the allocations and frees, or None if there are none.
         is_merged: Whether the file combines recordings of several processes, which may have begun
             at different times.
-        process_labels: Labels of processes in a file with several recordings, keyed by process.
+        process_labels: Process labels in a file with several recordings, keyed by process.
         streams: Callable that returns the stream of each activity, or -1 if unknown. Each device of
             a process numbers its streams separately.
         copies: Callable that returns the table of copies.
@@ -537,22 +541,22 @@ class Profile:
 
 @dataclass(frozen=True)
 class Contents:
-    """Summary of a file's contents, which the command ``inspect`` shows.
+    """Summary of a file's contents, as shown by the command ``inspect``.
 
     Attributes:
         source: The file, and the host that recorded the profile.
         tables: Number of rows of each kind, such as kernels, keyed by kind. None if the file lacks
             the table.
-        processes: Processes that ran kernels or CUDA graphs. For a table of operations, the numbers
-            of its ranks.
+        processes: Processes that ran kernels or CUDA graphs. For a table of operations, its rank
+            numbers.
         devices: Devices that the file describes.
         candidates: Number of occurrences of each range name that a convention may match. For a
-            table of operations, number of operations of each phase.
-        ranges: Number of rows that may be ranges, whatever their names.
+            table of operations, the number of operations in each phase.
+        ranges: Number of rows that may be ranges, regardless of name.
         missing: Sentences about missing data and how to record it.
         readable: Whether the file can be analyzed although data is missing.
-        reader: Reader that was used, and why no faster reader was used. "" if the format has only
-            one reader.
+        reader: The reader that was used, and the reason why a faster reader was not. "" if the
+            format has only one reader.
         noun: File type for messages if the file contains operations, or "" if it contains kernels.
         facts: Further facts from the file, as (name, value) pairs.
     """

@@ -1,6 +1,6 @@
 """Restrictions: reasons why ratios do not describe a complete pipeline.
 
-All outputs show the restrictions of a report.
+Every output shows the report's restrictions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Restriction:
     Attributes:
         code: Name in JSON, which never changes.
         text: Text for users, which may change.
-        caveat: Clause for the sentence that describes the methods, or "" if that sentence already
+        caveat: Clause for the sentence that describes the methods, or "" if the sentence already
             mentions the restriction.
         is_missing_part: Whether the restriction only says that ranks or stages are missing or may
             be missing. The ratio of the recorded ranks is then known, and
@@ -25,8 +25,8 @@ class Restriction:
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
             is defined, or None if the restriction does not prevent a bubble ratio.
         kind: Kind of limitation that causes the restriction, or None if it has another cause.
-        advice: Advice that a report with this restriction shows first, or "" if it shows other
-            advice first.
+        advice: Advice that comes first in a report with this restriction, or "" if other advice
+            comes first.
         details: Clause that names a table of ``analyze -v`` with details, or "" if there is none.
     """
 

@@ -24,7 +24,7 @@ class EventRecords(Table):
         event: Id of the event.
         pairing: Number that this record shares with the waits for the event, or -1 if unknown.
         correlation_id: Correlation id of the call.
-        completed_ns: Time when the event completed on the device, or -1 if the profile does not
+        completed_ns: Time at which the event completed on the device, or -1 if the profile does not
             contain this time.
     """
 
@@ -39,9 +39,9 @@ class EventRecords(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Waits in which a stream or the host waits for an event, a stream or a device.
+    """Waits of a stream or the host for an event, a stream or a device.
 
-    The columns ``stream`` and ``event`` determine who waits for what::
+    The columns ``stream`` and ``event`` tell what waits for what::
 
         stream   event
           7        42     the stream waits for the event (cudaStreamWaitEvent)
@@ -56,7 +56,7 @@ class Waits(Table):
         event: Event that is waited for, or -1 if no event is involved.
         pairing: Number that the wait shares with the record of the event, or -1 if unknown.
         correlation_id: Correlation id of the call, or -1 if unknown.
-        start_ns: Time when the host entered the call.
+        start_ns: Time at which the host entered the call.
     """
 
     process: Ints
@@ -70,7 +70,7 @@ class Waits(Table):
 
 @dataclass(frozen=True)
 class Synchronization:
-    """The synchronization that a profile recorded.
+    """The synchronization recorded in a profile.
 
     Attributes:
         records: Calls that recorded events.

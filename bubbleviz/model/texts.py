@@ -1,4 +1,4 @@
-"""Format texts and numbers, and make names from profiles safe for terminals and spreadsheets."""
+"""Format text and numbers, and make names from profiles safe for terminals and spreadsheets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 
-#: Characters with which a formula can start.
-#: Spreadsheets in East Asian locales also convert the full-width and small forms.
+#: Characters that a formula can start with. Spreadsheets in East Asian locales also convert the
+#: full-width and small forms.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
 #: Matches a semicolon before a formula. In locales with decimal commas, semicolons separate cells.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
@@ -33,7 +33,7 @@ def replace_unprintable(text: str) -> str:
     """Replace each unprintable character, including line breaks, with a space.
 
     Names in profiles and recordings can contain control characters, which a terminal would
-    interpret. All printed texts therefore pass through this function.
+    interpret. All printed text therefore passes through this function.
     """
     if text.isprintable():
         return text
@@ -59,7 +59,7 @@ def truncate_for_matching(name: str) -> str:
     return name[:MATCHED_CHARACTERS]
 
 
-#: Maximum length of a name in a JSON or CSV document.
+#: Maximum length of a name in JSON and CSV documents.
 PRINTED_CHARACTERS = 10_000
 
 
@@ -77,7 +77,7 @@ def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
 
 
 def to_one_line(text: str, max_length: int | None = None) -> str:
-    """Join a text into one line, without unprintable characters and repeated spaces.
+    """Join text into one line, without unprintable characters or repeated spaces.
 
     The text is shortened, with an ellipsis at its end, if it is longer than ``max_length``.
 
@@ -85,7 +85,7 @@ def to_one_line(text: str, max_length: int | None = None) -> str:
         text: Any text.
         max_length: Maximum number of characters, including the ellipsis, or None for no limit.
     """
-    # Only the start of a long text is processed. The factor 4 leaves room for repeated spaces.
+    # Only the start of long text is processed. The factor 4 leaves room for repeated spaces.
     prefix = text if max_length is None else text[: 4 * max_length + 1]
     flat = " ".join(replace_unprintable(prefix).split())
     if max_length is None or len(flat) <= max_length:
@@ -94,7 +94,7 @@ def to_one_line(text: str, max_length: int | None = None) -> str:
 
 
 def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that is most similar to a word.
+    """Return the candidate most similar to a word.
 
     The result is None if no candidate reaches the similarity ``_MIN_SIMILARITY`` of
     :func:`difflib.get_close_matches`. Case and leading dashes are ignored.
@@ -168,7 +168,7 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
         index: Index of the rank in pipeline order.
         label: Label of the rank's device, such as ``node1 GPU 1``.
     """
-    # A label ends with the number of the rank if only this number distinguishes the devices.
+    # A label ends with the rank number if nothing else distinguishes the devices.
     device = re.sub(r"rank \d+$", "", label).strip(" :")
     has_device = device not in {"", "table"}
     if number is None:
@@ -214,7 +214,7 @@ def _quote_character(character: str) -> str:
 
 
 def quote_formula(text: str) -> str:
-    """Put a text on one line, and make sure that no spreadsheet interprets it as a formula.
+    """Put text on one line, and ensure that no spreadsheet interprets it as a formula.
 
     An apostrophe is inserted wherever a formula could start: at the start of the text and after
     semicolons.
@@ -233,14 +233,14 @@ def format_json(document: Mapping[str, object]) -> str:
 
 
 def format_document(schema: str, values: Mapping[str, object]) -> str:
-    """Format a document as JSON, with the schema and the version of bubbleviz as first keys."""
+    """Format a document as JSON, with the schema and the bubbleviz version as the first keys."""
     return format_json({"schema": schema, "version": __version__, **values})
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Format a table as CSV, with a header line and Unix line ends. None becomes an empty cell.
 
-    Texts are written unchanged, so texts from profiles must pass through :func:`quote_formula`
+    Strings are written unchanged, so strings from profiles must pass through :func:`quote_formula`
     first.
     """
     out = io.StringIO()
@@ -268,7 +268,7 @@ def name_python_arguments() -> Iterator[None]:
     """Replace command-line options in the messages of usage errors with Python argument names.
 
     Raises:
-        UsageError: The ``with`` block raised a usage error. For example, ``--skip-first`` in its
+        UsageError: The ``with`` block raised a usage error. For example, ``--skip-first`` in the
             message becomes ``skip_first``.
     """
     try:

@@ -24,7 +24,7 @@ _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
 _TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
-#: A time in ns that is after the end of every capture.
+#: A time in ns that is later than the end of any capture.
 FOREVER_NS = 1 << 62
 
 
@@ -33,7 +33,7 @@ class Window:
     """A part of a run, given either by iteration numbers or by times.
 
     Attributes:
-        text: The window as the user wrote it, such as ``iteration:5-8``.
+        text: The window as entered by the user, such as ``iteration:5-8``.
         iterations: Numbers of the first and last iteration, inclusive, or None for a time window.
         times_ns: Start and exclusive end on the report's clock, or None for an iteration window.
     """
@@ -45,8 +45,8 @@ class Window:
     def mask_iterations(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
         """Return a mask of the iterations inside the window, shape (iterations,).
 
-        An iteration window contains the iterations from the first to the last number. A time
-        window contains the iterations that do not start before the window, and do not end after it.
+        An iteration window contains the iterations from the first to the last number. A time window
+        contains the iterations that neither start before the window nor end after it.
 
         Args:
             names: Name of each iteration. An iteration window selects only names that are
@@ -86,7 +86,7 @@ class Window:
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
     def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
-        """Explain why no iteration is inside the window, and which iterations were captured."""
+        """Explain why no iteration is inside the window, and say which iterations were captured."""
         if not names:
             return "the capture contains no iteration"
         captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
