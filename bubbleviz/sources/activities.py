@@ -17,7 +17,7 @@ from bubbleviz.model.numbering import BlockNumbering
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     """Return a mask of the rows whose times were recorded and are possible.
 
-    If start and end are both 0, the times were not recorded. For possible times, see
+    If start and end are both 0, the times were not recorded. Which times are possible is defined by
     :func:`~bubbleviz.model.profile.mask_possible`.
     """
     timed: Bools = (start_ns != 0) | (end_ns != 0)
@@ -40,9 +40,10 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Sort key that :meth:`build` gave each row, in the order in which the rows were added.
-            None before :meth:`build`, or if there is at most one rank.
-        streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`.
+        group: Sort key that :meth:`build` assigned to each row, in the order in which the rows were
+            added. None before :meth:`build` is called, or if there is at most one rank.
+        streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`
+            is called.
         impossible: Number of rows left out because of impossible times, keyed by "kernels" or
             "copies".
         untimed: Number of rows left out because they have no times, keyed by "kernels" or "copies".
@@ -70,7 +71,7 @@ class ActivitiesBuilder:
                 id, then the stream if streams are recorded, shape (columns, kernels).
 
         Raises:
-            ValueError: A device number is out of range, or there are more rows than ``room``.
+            ValueError: A device number is out of range, or there would be more than ``room`` rows.
         """
         self._add(block, "kernels")
         self._kernels = self._count
@@ -83,12 +84,12 @@ class ActivitiesBuilder:
                 copy without a name. The last two columns may be missing.
 
         Raises:
-            ValueError: A device number is out of range, or there are more rows than ``room``.
+            ValueError: A device number is out of range, or there would be more than ``room`` rows.
         """
         self._add(block, "copies")
 
     def _add(self, block: Ints, kind: str) -> None:
-        """Append the rows of a block whose times are valid.
+        """Append those rows of a block that have valid times.
 
         Devices and name ids are replaced by numbers in the order of their first occurrence.
 
@@ -98,7 +99,7 @@ class ActivitiesBuilder:
             kind: "kernels" or "copies".
 
         Raises:
-            ValueError: A device number is out of range, or there are more rows than ``room``.
+            ValueError: A device number is out of range, or there would be more than ``room`` rows.
         """
         block = self._drop_invalid_times(block, kind)
         _, _, device_id, global_id, correlation_id, *optional = block
@@ -121,7 +122,7 @@ class ActivitiesBuilder:
         Devices are numbered from 0 in the order of the blocks in which they first occur.
 
         Args:
-            global_id: globalPid of each row, which identifies the process.
+            global_id: The globalPid of each row, which identifies its process.
             device_id: Device number of each row within its process.
 
         Raises:
@@ -159,7 +160,7 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Return a block without the activities whose times are missing or impossible.
+        """Remove the activities whose times are missing or impossible from a block.
 
         The times of an activity are missing if its start and end are both 0. Activities with
         missing times are counted in ``untimed[kind]``. Activities whose times

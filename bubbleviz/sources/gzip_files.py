@@ -1,4 +1,4 @@
-"""Read files that may be gzipped: only their first bytes, or all bytes that are intact."""
+"""Read files that may be gzipped: either only the first bytes, or all bytes that are intact."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: Number of bytes that are read to recognize the format of a file.
+#: Number of bytes to read when recognizing the format of a file.
 HEAD_BYTES = 1 << 16
-#: Number of compressed bytes that are read at once from a gzipped file.
+#: Number of compressed bytes to read at once from a gzipped file.
 _PACKED_BYTES = 1 << 16
-#: Number of bytes that are read at once from an uncompressed file.
+#: Number of bytes to read at once from an uncompressed file.
 _PLAIN_BYTES = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
 #: Byte order mark, which some editors put at the start of UTF-8 text.
 BOM = b"\xef\xbb\xbf"
-#: The zlib option that makes zlib expect a gzip header.
+#: Value of zlib's ``wbits`` that makes it expect a gzip header.
 _BITS = zlib.MAX_WBITS | 16
 
 
@@ -60,7 +60,7 @@ class UnpackedFile:
 
     Args:
         path: Path of the file.
-        watch: Function that is called with the fraction of the file that has been read.
+        watch: Callback that receives the fraction of the file that has been read so far.
         max_bytes: Maximum number of bytes in a chunk.
 
     Attributes:
@@ -73,7 +73,7 @@ class UnpackedFile:
         self._path, self._watch, self._max_bytes = path, watch, max_bytes
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes in chunks.
+        """Yield the file's bytes in chunks.
 
         Raises:
             ProfileError: The file cannot be opened or read.

@@ -1,4 +1,4 @@
-"""Profiles for file formats that are decoded completely, with all calls and ranges in memory."""
+"""Profiles in formats that are decoded completely, with all calls and ranges in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.timing import time_step
 
-#: Number of calls in a block.
+#: Number of calls per block.
 _BLOCK_CALLS = 1 << 16
 
 
@@ -28,9 +28,9 @@ class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` whose calls are in memory.
 
     Attributes:
-        calls: All calls. The column ``row`` counts from 0.
+        calls: All calls. The column ``row`` is numbered from 0.
         name_id: For each call, the index of its name in ``texts``.
-        texts: Distinct names of calls.
+        texts: Distinct call names.
     """
 
     calls: model.Calls
@@ -47,11 +47,11 @@ class InMemoryCalls:
         return self.calls.take(rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of the call in each of the given rows (distinct, ascending)."""
+        """Return the names of the calls in the given rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Keep only the given rows whose call name starts with one of the given prefixes.
+        """Return those of the given rows whose call name starts with one of the prefixes.
 
         The rows must be distinct and ascending.
         """
@@ -97,7 +97,7 @@ class InMemoryRanges:
             threads: Threads whose ranges are returned.
             since_ns: Interval start times.
             until_ns: Interval end times.
-            of: Thread of each interval. Ignored here: every interval applies to all threads.
+            of: Thread of each interval. Ignored: every interval applies to all threads.
         """
         del of  # Selecting by thread would save no time for ranges in memory.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
@@ -110,7 +110,7 @@ class InMemoryRanges:
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Set ``names`` of the ranges to the names that they use, and renumber ``name_id`` to match.
+    """Set ``names`` of the ranges to the names in use, and renumber ``name_id`` to match.
 
     Args:
         ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
@@ -127,15 +127,15 @@ class Decoded:
 
     Attributes:
         profile: The profile, with all ranges.
-        tables: Number of rows in the file, keyed by their kind, such as "kernels". The number is
-            None if the format has no rows of this kind.
+        tables: Number of rows in the file, keyed by kind, such as "kernels". None for a kind that
+            the format does not have.
         no_work_reason: Reason why the file contains no device work, with advice, or "" if it
             contains some.
         no_links_reason: Reason why device work cannot be linked to ranges, with advice, or "" if it
             can be linked.
-        is_named: Mask of the ranges that every pattern may select. All other ranges can be selected
-            only by patterns that start with ``other_prefix``. None means a mask that is all True.
-        other_prefix: Prefix of the patterns that may select ranges outside ``is_named``.
+        is_named: Mask of the ranges that any pattern may select. All other ranges can be selected
+            only by patterns that start with ``other_prefix``. None means all ranges.
+        other_prefix: Prefix of the patterns that can also select ranges outside ``is_named``.
         is_sampled: Mask of the ranges that are counted for the pattern ``*``, or None for all.
         names: Range names, or None if ``profile.ranges`` contains the names.
     """
@@ -194,7 +194,7 @@ class DecodedFile:
 
         All matching ranges are counted, not only a sample. There is one exception: if ``*`` is one
         of the patterns and :attr:`Decoded.is_sampled` is a mask, the ranges in that mask are
-        counted, whatever their names.
+        counted, regardless of their names.
 
         Returns:
             Number of counted ranges, keyed by name.
@@ -268,7 +268,7 @@ def make_calls(
         thread: Thread of each call.
         ids: Correlation id of each call.
         name_id: For each call, the index of its name in ``texts``.
-        texts: Distinct names of calls.
+        texts: Distinct call names.
     """
     order = sort_rows(thread, start_ns)
     calls = model.Calls(
@@ -327,7 +327,7 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
 
 
 def describe_invalid_times(notes: Iterable[Limitation]) -> str:
-    """Return a clause for messages: no kernel has valid times, and how many rows were left out.
+    """Return a message clause: no kernel has valid times, and how many rows were dropped.
 
     Only limitations whose kind is in ``LEFT_OUT`` are counted. If there are none, the result is "".
     """

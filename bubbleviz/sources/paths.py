@@ -24,8 +24,8 @@ from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
-#: Minimum number of numbered files for which missing numbers are reported.
-#: ``_MAX_MISSING_FRACTION`` is the maximum fraction of missing numbers for which they are reported.
+#: Missing numbers are reported only if there are at least this many numbered files and at most this
+#: fraction of the numbers is missing.
 _MIN_NUMBERED_FILES, _MAX_MISSING_FRACTION = 16, 0.1
 #: Name of the trace that JAX writes next to XSpace files if ``create_perfetto_trace=True``.
 _PERFETTO_TRACE = "perfetto_trace.json.gz"
@@ -37,7 +37,7 @@ def strip_profile_suffix(name: str) -> str:
     """Return the file name of a profile without its suffix, such as ``.sqlite``, for use in labels.
 
     Args:
-        name: Name of a file. A name that is only a suffix is returned unchanged.
+        name: File name. A name that consists only of a suffix is returned unchanged.
     """
     return _PROFILE_SUFFIX.sub("", name) or name
 
@@ -56,8 +56,8 @@ class InputFile:
     named: bool
 
 
-#: A format of files that are read together with profiles: a noun for messages, and a test.
-#: The test returns whether a file has the format, and may raise a BubblevizError.
+#: A format whose files are read together with profiles: a noun for messages, and a test that
+#: returns whether a file has the format. The test may raise a BubblevizError.
 CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 
 
@@ -72,11 +72,11 @@ def find_profiles(
 
     Args:
         paths: Files, directories and glob patterns.
-        also: Format of files to return from directories in addition to profiles, or None.
+        also: Format whose files are returned from directories in addition to profiles, or None.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to no profile.
-        MismatchError: The user named two files that contain the same run in two formats.
+        MismatchError: The user named two files that contain the same run in different formats.
     """
     if not paths:
         raise InputError("no profile given; name one or more profiles or a directory")
@@ -187,7 +187,7 @@ def find_similar_file(path: str) -> str | None:
 
 
 def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Find pairs of files with the same run, and yield (file with less data, file with more data).
+    """Yield (file with less data, file with more data) pairs of files about the same run.
 
     The names of the two files differ only in their suffix. See ``superseded_by`` of
     :class:`Reader`.
@@ -311,12 +311,12 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     - the profiles in the directory, together with files of the format ``also``;
     - the files to read in the only run folder, if there is exactly one (see
       :func:`_list_run_folders`);
-    - the profiles in subfolders that a tool created for the hosts of a run;
+    - the profiles in subfolders that a tool created for a run's hosts;
     - the operation tables in the directory, if there are no run folders.
 
     Args:
         path: Path of the directory.
-        also: Format of files to return in addition to profiles, or None.
+        also: Format whose files are returned in addition to profiles, or None.
 
     Raises:
         InputError: The directory contains several runs, or nothing to read.
@@ -357,7 +357,7 @@ def _list_run_folders(path: str) -> list[str]:
 
 
 def _find_by_host(folders: Sequence[Path]) -> list[str]:
-    """Return the profiles in folders that a tool created for the hosts of a run.
+    """Return the profiles in the folders that a tool created for a run's hosts.
 
     A file is returned if it has a suffix of a :class:`Reader` whose ``folder_by_host`` is True.
 
@@ -378,7 +378,7 @@ def _make_no_profile_error(
         path: Path of the directory.
         files: Files in the directory. If there are JSON files, the error suggests naming them,
             because most JSON files are read only if the user names them.
-        also: Format of files that were looked for in addition to profiles, or None.
+        also: Format whose files were also searched for, or None.
     """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
@@ -436,8 +436,8 @@ def read_each(
 
     Args:
         files: Files to read.
-        read: Function that reads a file, given the path and a function that receives the fraction
-            that has been read.
+        read: Function that reads a file, given its path and a progress callback, which receives the
+            fraction read so far.
         progress: Object that is notified of the overall progress, or None.
 
     Returns:
@@ -473,14 +473,14 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation if numbered file names show that a directory lacks files.
+    """Return a limitation if numbered file names show that files are missing in a directory.
 
     Files that the user named are ignored. Missing numbers are reported only on these conditions:
 
     - There are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory.
     - The file names differ in a single number.
-    - At least one number between the smallest and the largest is missing, but no more than
-      ``_MAX_MISSING_FRACTION`` of the numbers from the smallest to the largest.
+    - At least one number between the smallest and the largest is missing, but no more than a
+      fraction ``_MAX_MISSING_FRACTION`` of all numbers in this range.
     """
     files_found = [Path(file.path) for file in files if not file.named]
     names = [re.split(f"({_NUMBER.pattern})", path.name) for path in files_found]
@@ -495,7 +495,7 @@ def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     numbers = set(map(int, varying[0]))
     first, last = min(numbers), max(numbers)
-    # If the numbers in the names are process ids or times, most numbers are missing.
+    # If the numbers are process ids or times, most numbers in the range are missing.
     if not 0 < last - first + 1 - len(numbers) <= _MAX_MISSING_FRACTION * (last - first + 1):
         return ()
     absent = [str(number) for number in range(first, last + 1) if number not in numbers]

@@ -1,7 +1,7 @@
 """The supported input formats, and functions that recognize and open files in these formats.
 
-To support another format, add an entry to ``READERS``. All later stages of the analysis are the
-same for all formats.
+To support another format, add an entry to ``READERS``. All later stages of the analysis are
+independent of the format.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 _TABLE_DEFINITION = re.compile(
     rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII
 )
-#: Folders with special files, whose size is reported as 0. Some special files never end.
+#: Folders that contain special files, whose size is reported as 0. Some special files never end.
 _SPECIAL_FOLDERS = ("/proc", "/sys")
 #: Suffixes of profiles. If a file has one of these suffixes but is not recognized, it is damaged.
 _PROFILE_SUFFIXES = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
@@ -61,12 +61,12 @@ class OpenFile(Protocol):
     """An open file in any input format.
 
     The methods take GLOB patterns, so that a reader can skip most ranges by name. The patterns
-    match every range name that an analysis needs, and may match others. All methods raise
+    match every range name that the analysis needs, and possibly other names. All methods raise
     ProfileError if the file cannot be read.
     """
 
     def sample(self, globs: Sequence[str], rows: int = ..., /) -> Mapping[str, int]:
-        """Read a sample of the ranges, and count how often each matching name occurs.
+        """Read a sample of the ranges, and count the occurrences of each matching name.
 
         Args:
             globs: GLOB patterns. Names that match none of the patterns are not counted.
@@ -82,10 +82,10 @@ class OpenFile(Protocol):
 
         Args:
             globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
-            partial: Whether to accept an incomplete file: one without calls, without ranges, or
-                with copies but no kernels. Missing tables are then empty, and no limitation reports
-                them, with one exception. If ``launches_known`` of the profile is False, a
-                limitation reports that launches or GPU work were not recorded.
+            partial: Whether to accept an incomplete file, which has no calls, no ranges, or copies
+                but no kernels. Missing tables are then empty, and no limitation reports them, with
+                one exception. If the profile's ``launches_known`` is False, a limitation reports
+                that launches or GPU work were not recorded.
 
         Raises:
             NothingToAnalyzeError: No device work was recorded, or ``partial`` is False and a table
@@ -102,7 +102,7 @@ class OpenFile(Protocol):
 
 @runtime_checkable
 class OpenOperations(OpenFile, Protocol):
-    """An open file that contains operations instead of kernels and ranges."""
+    """An open file that contains pipeline operations instead of kernels and ranges."""
 
     def operations(self) -> OperationTable:
         """Return the operations.
@@ -122,8 +122,8 @@ class Reader:
     """An input format.
 
     Attributes:
-        name: Name of the format in reports.
-        suffixes: Suffixes of files to read in a directory.
+        name: Name of the format, as shown in reports.
+        suffixes: Suffixes of the files to read in a directory.
         recognizes: Function that decides from the first 64 KiB of a file (unpacked if the file is
             gzipped) whether it has this format. At most one reader accepts a file, except that
             several readers accept every SQLite file.
@@ -136,9 +136,8 @@ class Reader:
             suffixes are read only if the reader recognizes them.
         is_possible: Function that decides from the first 64 KiB whether a file that no reader
             recognizes may have this format.
-        superseded_by: Suffixes of other files that a tool writes about the same run, with more
-            data. If a directory contains such a file, the file with the same stem in this format is
-            not read.
+        superseded_by: Suffixes of files in which a tool stores more data about the same run. If a
+            directory contains such a file, the file in this format with the same stem is not read.
         table_suffixes: Suffixes of operation tables. They are read only in directories without
             profiles.
         operations: What messages call a file that contains operations, such as "a table of
@@ -147,9 +146,10 @@ class Reader:
             separate run. The module has two functions: ``select_first_parts`` removes files that
             are read together with another file, and ``select_newest_run`` selects the files of the
             newest run in a directory.
-        recognizes_directory: Function that decides from the path whether a directory as a whole is
-            a profile of this format.
-        folder: Name of the folder in which a tool creates a folder for each run, or "".
+        recognizes_directory: Function that decides from the path whether a directory is a single
+            profile in this format.
+        folder: Name of the folder in which a tool creates one folder per run, or "" if there is
+            none.
         folder_by_host: Whether the tool creates a folder for each host of a run.
     """
 
@@ -178,7 +178,7 @@ def make_opener(function: str, *more: str) -> Opener:
     Args:
         function: Function below ``bubbleviz.sources``, written as ``module:function``. Its
             arguments are a path, a number of threads and a progress callback.
-        more: Further arguments of the function.
+        more: Additional arguments to pass to the function.
     """
 
     def open_file(path: str, jobs: int, watch: Watch) -> Opened:
@@ -209,7 +209,7 @@ def _import_function(path: str) -> Callable[..., Any]:
     return imported
 
 
-#: Minimum size in bytes of a Parquet file, and of an Arrow file or stream.
+#: Minimum sizes of a Parquet file, and of an Arrow file or stream, in bytes.
 _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
 #: The first bytes of an Arrow file, and of an Arrow stream.
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
@@ -217,7 +217,7 @@ _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
 #: Table names in rocmProfileData files. Every file contains at least one of these tables.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
-#: Matches document keys and event categories that only PyTorch's profiler writes.
+#: Matches document keys and event categories that are written only by PyTorch's profiler.
 _PYTORCH_MARKS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
@@ -281,7 +281,7 @@ READERS = (
         suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
         possible_suffixes=(".json",),
         recognizes=lambda head: is_json(head) and _PYTORCH_MARKS.search(head) is not None,
-        # A trace that was filtered or merged by hand may match no pattern of PyTorch.
+        # A trace that was filtered or merged by hand may not match any of the PyTorch patterns.
         is_possible=is_json,
         open_file=make_decoding_opener("kineto.profile:read_profile"),
     ),
@@ -338,7 +338,7 @@ READERS = (
         open_file=make_opener("operations.open_table:open_table", "traced"),
         operations="a trace of operations",
     ),
-    # A trace that jax.profiler wrote has at most a million events, and no UTC times.
+    # Traces written by jax.profiler have at most a million events, and no UTC times.
     Reader(
         name="xla-trace",
         # Names used by jax.profiler, and by the trace viewer of XProf.
@@ -359,7 +359,7 @@ READERS = (
 
 
 def is_own_trace(head: bytes) -> bool:
-    """Return whether a file is a trace that bubbleviz wrote, given its first bytes."""
+    """Return whether a file is a trace written by bubbleviz, given its first bytes."""
     return _OWN_TRACE.search(head) is not None
 
 
@@ -420,7 +420,7 @@ def _refuse_own_files(path: str, head: bytes) -> None:
 
 
 def find_reader(path: str) -> Reader:
-    """Return the reader for a file, or for a directory that as a whole is one profile.
+    """Return the reader for a file, or for a directory that is a single profile.
 
     A file is recognized by its first bytes. If no reader recognizes the file, the first reader
     whose ``is_possible`` accepts the first bytes is returned. This fallback skips table readers

@@ -1,8 +1,8 @@
-"""Join the recordings of several processes, which are in one file, into one profile.
+"""Join the recordings of several processes in one file into one profile.
 
 Some tools merge the traces of a job's ranks into one file. The devices, correlation ids and threads
 of the ranks are still separate, so each recording is first decoded as a separate profile. Ranks
-remain separate in the joined profile, because their processes differ.
+remain separate in the joined profile, because they have different processes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
     A recording without device work still contributes its host threads and limitations. The result
-    has a ``no_work_reason`` only if every recording has one. It is then the reason of the first
-    recording. ``no_links_reason`` is determined in the same way.
+    has a ``no_work_reason`` only if every recording has one. In that case, the first recording's
+    reason is used. ``no_links_reason`` is determined in the same way.
 
     Args:
         parts: At least two recordings, decoded from one file. Two recordings must not have a
@@ -79,7 +79,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 
 
 def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return the limitation that says that the recordings are assumed to share one clock."""
+    """Return a limitation that says that all recordings are assumed to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""
@@ -252,7 +252,7 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
 
 
 def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
-    """Yield the devices of all recordings, each with a process.
+    """Yield each device of each recording together with its process.
 
     If a recording does not say which process a device belongs to, the device is yielded once for
     each process of the recording.
@@ -291,7 +291,7 @@ def _sum_limitations(profiles: Sequence[Profile]) -> Iterator[Limitation]:
 
 
 def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int | None]:
-    """Add the row counts of all recordings for each table, or None if no recording has a count."""
+    """Sum each table's row counts over all recordings, or use None if no count is known."""
     return {
         name: sum(table[name] or 0 for table in tables)
         if any(table[name] is not None for table in tables)
@@ -307,8 +307,8 @@ def _join_masks(
 
     Args:
         parts: The recordings.
-        masks: Mask over the ranges of each recording, or None if the recording has no mask.
-        missing: Value for all ranges of a recording without a mask.
+        masks: For each recording, a mask of its ranges, or None if it has no mask.
+        missing: Mask value for the ranges of a recording that has no mask.
     """
     if all(mask is None for mask in masks):
         return None

@@ -37,7 +37,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import number_threads
 
-#: Type of the struct that decodes event arguments in one trace format.
+#: Type of the struct into which a trace format's event arguments are decoded.
 ArgsT = TypeVar("ArgsT")
 
 
@@ -59,7 +59,7 @@ class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """A trace event that was decoded individually. Times are exact decimals, in microseconds."""
+    """A trace event that was decoded individually. Its times are exact decimals in microseconds."""
 
     ts: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
     dur: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
@@ -68,9 +68,9 @@ class ExactEvent(TraceEvent[ArgsT], gc=False):
 #: Process id and thread id of a thread, as written in events. An id may be a number or a text.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
-#: Times of at least this many microseconds are not exact to the nanosecond as a double.
+#: Doubles cannot represent times of at least this many microseconds to the nanosecond.
 _INEXACT_US = float(1 << 43)
-#: First numbers that replace process ids and thread ids that are texts or too large.
+#: Start values for the numbers that replace process ids and thread ids that are texts or too large.
 _FIRST_SUBSTITUTE_PID, _FIRST_SUBSTITUTE_TID = 0xF00000, 1 << 48
 _N_PIDS = 1 << 24
 #: Exclusive upper bound on the absolute value of times, in microseconds.
@@ -84,11 +84,11 @@ _NO_TIME_NS = -(1 << 61)
 
 @cache
 def _make_decoder(element: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a JSON list whose elements have the given type."""
+    """Return a decoder for a JSON list whose elements have the given type."""
     return msgspec.json.Decoder(list[element], strict=False)
 
 
-#: Function that returns the rows of a block for which the attribute ``args`` is needed.
+#: Function that returns the rows of a block whose decoded arguments (``args``) are needed.
 Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
 
@@ -183,9 +183,9 @@ def _round_exactly_ns(us: Decimal) -> int:
 
 #: ASCII codes of the characters that occur in lists of times.
 _COMMA, _POINT, _ZERO, _NINE, _N = b",.09n"
-#: Nanoseconds per unit of the last decimal, for a number of microseconds with 0 to 3 decimals.
+#: Nanoseconds per unit in the last decimal place of a number of microseconds with 0 to 3 decimals.
 _NS_OF_UNIT = np.array([1000, 100, 10, 1], np.uint64)
-#: Maximum number of digits for which every number fits in an unsigned 64-bit integer.
+#: Maximum number of digits such that every number fits in an unsigned 64-bit integer.
 _MAX_DIGITS = 19
 
 
@@ -217,7 +217,7 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
 
 
 def _parse_plain_times(texts: bytes) -> Ints | None:
-    """Parse times that are written as digits with at most three decimals, or as null.
+    """Parse times that are written as plain numbers with at most three decimals, or as null.
 
     Nearly all times have this form. Integer arithmetic is exact for these times. Doubles are not
     used because their resolution for microseconds since 1970 is only a quarter of a microsecond.
@@ -256,7 +256,7 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     """Return how many decimals each number in a text has. A number without a point has 0.
 
     Args:
-        end: Index of the comma after each number.
+        end: Index of the comma that follows each number.
         point: Indices of all decimal points.
     """
     row = np.searchsorted(end, point)
@@ -265,18 +265,18 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     return n_decimals
 
 
-#: A decoding error may be due to a truncated token if it is this close to the end of a text.
-#: A token is a number, a word or an escape sequence.
+#: A decoding error within this many characters of the end of a text may be due to a truncated
+#: token. A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
 #: Number of characters at the end of a text that are searched again together with the next text.
-#: The start of an event may be split between the two texts.
+#: An event's start may be split between the two texts.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Maximum number of objects that are nested too deeply for Python's stack.
-#: Real files contain no object that is nested too deeply. Garbage contains many.
-#: Each such object takes as long to read as a thousand normal objects.
+#: Real files contain no such object, but garbage contains many. Each takes as long to read as a
+#: thousand normal objects.
 _MAX_TOO_DEEP = 100
-#: Maximum number of times that a text with unreadable objects is read.
+#: Maximum number of times that a text that contains unreadable objects is read.
 _MAX_PASSES = 8
 #: Number of characters decoded at once. If they contain no complete object, the number is doubled.
 _PIECE_CHARACTERS = 1 << 16
@@ -296,14 +296,14 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
     broken event are therefore not mistaken for events.
 
     Args:
-        content: Part of the JSON list of events, which starts at an event.
+        content: Part of the JSON list of events, starting at an event.
         args: Struct that decodes the arguments of an event.
 
     Returns:
         events: The decoded events.
         n_malformed: Number of events that cannot be read.
-        rest: Remaining bytes, which start at the end of the list, or at a last event that seems to
-            be truncated.
+        rest: Remaining bytes, starting at the end of the list or at a last event that seems to be
+            truncated.
         list_ended: Whether the end of the list is in ``content``.
 
     Raises:
@@ -313,7 +313,7 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
     decoder = _OneByOneDecoder(len(text), args)
     start, length = 0, _PIECE_CHARACTERS
     while True:
-        # Decoding in pieces limits the time that an error costs.
+        # Decoding in pieces limits the time lost to an error.
         piece = text[start : start + length]
         offset, is_piece_done = decoder.decode(piece)
         list_ended = piece[offset : offset + 1] == "]" and not decoder.is_inside_broken
@@ -403,7 +403,7 @@ class _OneByOneDecoder:
 
 
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
-    """Return whether a decoding error may be due only to the piece ending inside an event.
+    """Return whether a decoding error may occur only because the piece ends inside an event.
 
     This is possible for an unterminated string, and for a JSON error within ``_MAX_CUT_TOKEN``
     characters of the end.
@@ -422,8 +422,8 @@ def _find_event(piece: str, offset: int) -> tuple[int, bool]:
         offset: Offset at which the search starts.
 
     Returns:
-        offset: Offset of the next event, or where to continue the search when more text is
-            available.
+        offset: Offset of the next event, or the offset at which to continue the search when more
+            text is available.
         is_missing: Whether the piece contains no further event.
     """
     event = _EVENT_START.search(piece, offset)
@@ -491,7 +491,7 @@ _MIN_BLOCK = 1 << 16
 _MAX_BOUNDARY_DISTANCE = 1 << 20
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: Matches keys of a trace. If they occur in text after the end of a trace, a second trace follows.
+#: Matches the keys of a trace. If they occur after the end of a trace, a second trace follows.
 _TRACE_KEY = re.compile(r'"traceEvents"|"ph"')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -593,7 +593,7 @@ class TraceFile(Generic[ArgsT]):
     def limitations(self) -> Iterator[Limitation]:
         """Yield a limitation for each kind of data that could not be read.
 
-        Call this method after the last block, and after :meth:`metadata`. The limitations report
+        Call this method after the last block, and after :meth:`metadata`. The limitations report:
 
         - metadata that is nested too deeply;
         - damaged gzip data, or else a file that ends too early;
@@ -760,7 +760,8 @@ class TraceFile(Generic[ArgsT]):
                 for field in self._texts
             },
         }
-        # Few combinations of event type, category and thread occur, so each is looked up once.
+        # Only a few combinations of event type, category and thread occur, so each is looked up
+        # once.
         combinations = Numbering[tuple[Any, ...]]()
         combination = combinations.numbers(map(attrgetter("ph", "cat", "pid", "tid"), events))
         ph = self.texts.numbers(values[0] for values in combinations.values)

@@ -31,7 +31,7 @@ from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArg
 #: Exclusive upper bound on valid rank numbers and group sizes.
 RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
-#: Text that PyTorch writes in a long list in place of ranks that it leaves out.
+#: Text that PyTorch writes in a long list in place of the omitted ranks.
 _ELLIPSIS = "..."
 
 #: The rank of the process, the world size, and the ranks of process groups, keyed by group name.
@@ -42,9 +42,9 @@ World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 def parse_world(metadata: Mapping[str, object]) -> World:
     """Read the rank, the world size and the process groups from the metadata of a trace.
 
-    The field ``distributedInfo`` has the rank and world size, and its ``pg_config`` has the groups.
-    Missing or malformed numbers are -1. The ranks of a group are () if their list is incomplete or
-    invalid, or if two groups with the same name have different ranks.
+    The field ``distributedInfo`` contains the rank and world size, and its ``pg_config`` lists the
+    groups. Missing or malformed numbers are -1. The ranks of a group are () if their list is
+    incomplete or invalid, or if two groups with the same name have different ranks.
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -65,11 +65,11 @@ def parse_world(metadata: Mapping[str, object]) -> World:
 def parse_members(ranks: object, size: int) -> tuple[int, ...]:
     """Parse a list of all ranks in a process group, or return () if it is incomplete or invalid.
 
-    The text of a list is incomplete if it contains an ellipsis. A list is invalid if an entry is
+    A list in text form is incomplete if it contains an ellipsis. A list is invalid if an entry is
     not a rank number, if a rank occurs twice, or if the number of ranks differs from ``size``.
 
     Args:
-        ranks: A list of ranks, or a text that contains the list.
+        ranks: A list of ranks, or a text that contains such a list.
         size: Expected number of ranks, or 0 if unknown.
     """
     if isinstance(ranks, str) and _ELLIPSIS not in ranks:
@@ -83,7 +83,7 @@ def parse_members(ranks: object, size: int) -> tuple[int, ...]:
 
 
 def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
-    """Return all ranks in a process group whose ranks are equally spaced.
+    """Return all ranks in a process group with equally spaced ranks.
 
     The first rank and the stride are the arguments ``Global rank start`` and ``Global rank
     stride``. If either is missing, both are inferred from an abbreviated list, such as
@@ -112,14 +112,14 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return all integers of at most eight characters in a text, in order."""
+    """Return all integers with at most eight characters in a text, in order."""
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
 def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
-    """Build the process group of the collective that a kernel executes.
+    """Build the process group for the collective that a kernel executes.
 
-    The ranks of the group come from the first of these sources that is available:
+    The group's ranks come from the first available source:
 
     1. a complete list of ranks in the arguments;
     2. the ranks in ``world`` for a group with the same name and size;
@@ -154,8 +154,8 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
 
 #: Exclusive upper bound on valid element counts.
 _ELEMENT_LIMIT = 1 << 55
-#: Collectives whose argument ``Rank`` is the root.
-#: In sends and receives, ``Rank`` is the peer. In other collectives, it is the calling rank.
+#: Collectives whose argument ``Rank`` is the root. For sends and receives, ``Rank`` is the peer.
+#: For other collectives, it is the calling rank.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 #: Matches kernels that may execute sends and receives. AMD's kernels have generic names.
 _POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
@@ -177,7 +177,7 @@ def find_collectives(
         work: Kernels followed by copies, in the order of the profile's activities.
         calls: CUDA or HIP API calls.
         collector: All events in the recording.
-        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
+        base_ns: Absolute time in ns to which the times in ``work`` and ``calls`` are relative.
         world: Rank, world size and groups, as returned by :func:`parse_world`.
     """
     names, groups = Numbering[str](), _Groups(world)
@@ -222,12 +222,12 @@ def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
 
 
 def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[str]) -> int:
-    """Return the index of a collective's datatype in ``names``, or -1 if it is unknown.
+    """Return the index of a collective's data type in ``names``, or -1 if it is unknown.
 
     Args:
         args: Arguments of the kernel.
         operator: Arguments of the operator that launched the kernel.
-        names: Numbering of names and datatypes, to which a new datatype is added.
+        names: Numbering of names and data types. A new data type is added to it.
     """
     datatype = kineto.to_text(get_argument(args, operator, "datatype"))
     return names.number(datatype) if datatype else NONE
@@ -236,12 +236,12 @@ def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[st
 def _make_collectives(
     rows: Sequence[tuple[int, ...]], names: tuple[str, ...], groups: tuple[Group, ...]
 ) -> Collectives:
-    """Build the table of collectives from its rows.
+    """Build the table of collectives from a list of rows.
 
     Args:
         rows: Rows with one number for each column of :class:`Collectives`, in column order.
-        names: Names and datatypes. The rows contain indices into this tuple.
-        groups: Process groups. The rows contain indices into this tuple.
+        names: Names and data types, which the rows refer to by index.
+        groups: Process groups, which the rows refer to by index.
     """
     columns = Collectives.column_names()
     values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
@@ -267,7 +267,7 @@ class _Groups:
         return self._numbers.values
 
     def find(self, args: KinetoArgs, operator: KinetoArgs) -> tuple[int, Mapping[int, int]]:
-        """Return the number of a kernel's process group, and the group index of each global rank.
+        """Return the number of a kernel's process group, and each global rank's index in it.
 
         The number is -1 if the group has neither a name nor known ranks.
 
@@ -291,12 +291,12 @@ def _find_ranks(
     global_rank: int,
     index_of_rank: Mapping[int, int],
 ) -> tuple[int, int, int]:
-    """Return the calling rank, the peer and the root of an operation, as indices in its group.
+    """Return an operation's calling rank, peer and root, as indices in its process group.
 
-    - The calling rank is the group index of ``global_rank``. If that is unknown and the operation
-      has neither peer nor root, the argument ``Rank`` is used.
-    - Only sends and receives have a peer. The peer is the group index of the argument ``Dst Rank``
-      or ``Src Rank``. If that rank is not in the group, the argument ``Rank`` is used.
+    - The calling rank is the index of ``global_rank`` in the group. If it is unknown and the
+      operation has neither peer nor root, the argument ``Rank`` is used.
+    - Only sends and receives have a peer. The peer is the index of the argument ``Dst Rank`` or
+      ``Src Rank`` in the group. If that rank is not in the group, the argument ``Rank`` is used.
     - Only the collectives in ``_ROOTED`` have a root, which is the argument ``Rank``.
 
     Unknown and missing indices are -1.
@@ -322,7 +322,7 @@ def _is_uneven(split: object) -> bool:
     """Return whether the split sizes of a collective are not all equal.
 
     Args:
-        split: List of split sizes, or its text. For any other value, the result is False.
+        split: List of split sizes, or its text form. For any other value, the result is False.
     """
     sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
     return isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
@@ -339,11 +339,11 @@ def _describe_kernels(
         work: Kernels followed by copies.
         calls: CUDA or HIP API calls.
         collector: All events in the recording.
-        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
+        base_ns: Absolute time in ns to which the times in ``work`` and ``calls`` are relative.
 
     Yields:
         (kernel row, external id or -1, kernel arguments, operator arguments). If only the kernel or
-        only the operator has arguments, these arguments appear twice.
+        only the operator has arguments, they appear twice.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = _find_described_kernels(work, collector, operators)
@@ -385,9 +385,9 @@ def _describe_batches(
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield the kernels that execute batches of sends and receives, once per send or receive.
 
-    A batch consists of the sends and receives of a thread that end before the thread launches a
-    kernel for them. The kernel has no arguments that describe the batch, so each thread is searched
-    in time order:
+    A batch consists of the sends and receives on one thread that end before the thread launches a
+    kernel for them. No kernel arguments describe the batch, so each thread is searched in time
+    order:
 
     1. When a send or receive ends, it joins the thread's current batch. It is skipped if a
        described kernel has the same external id.
@@ -401,8 +401,8 @@ def _describe_batches(
         work: Kernels followed by copies.
         calls: CUDA or HIP API calls.
         collector: All events in the recording.
-        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
-        described: Rows of the described kernels, whose arguments describe a single collective.
+        base_ns: Absolute time in ns to which the times in ``work`` and ``calls`` are relative.
+        described: Rows of the kernels whose own arguments describe a collective.
 
     Yields:
         (kernel row, external id, operator arguments, operator arguments) for each send or receive.
@@ -439,14 +439,14 @@ def _list_ending_launches(
     """Return the launches that end a batch of sends and receives.
 
     A launch ends a batch if its kernel is in ``described``, or if the kernel's name matches
-    ``_POINT_TO_POINT_KERNEL``. Kernels in CUDA graphs, and kernels without a launching call, are
-    left out.
+    ``_POINT_TO_POINT_KERNEL``. Kernels in CUDA graphs and kernels without a launching call are left
+    out.
 
     Args:
         work: Kernels followed by copies.
         calls: CUDA or HIP API calls.
         names: Event names, indexed by name number.
-        described: Rows of the described kernels, whose arguments describe a single collective.
+        described: Rows of the kernels whose own arguments describe a collective.
 
     Returns:
         (thread, start of the call in ns, kernel row) for each launch.

@@ -19,13 +19,13 @@ from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
-#: Names of the event kinds in ``trace_categories.toml``, indexed by kind (also WAIT and RECORD).
+#: Names of the event kinds in ``trace_categories.toml`` (and of WAIT and RECORD), indexed by kind.
 _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Event kinds for waits by a stream or the host, and for CUDA event records.
-#: Both are neither work nor ranges.
+#: Event kinds for waits by a stream or the host, and for CUDA event records. Neither kind is work
+#: or a range.
 WAIT, RECORD = 7, 8
 #: (event kind, name of the implied device or ""), keyed by category in lower case.
 CATEGORIES = {
@@ -38,7 +38,7 @@ DEVICES = ("MTIA", "XPU", "accelerator")
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
-    """The arguments of an event that this reader uses. Missing arguments are None."""
+    """The event arguments that this reader uses. Missing arguments are None."""
 
     correlation: int | None = None
     device: int | None = None
@@ -70,14 +70,14 @@ class KinetoArgs(msgspec.Struct, gc=False):
 
 
 def get_argument(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
-    """Return an argument of a kernel, or the argument of its operator if the kernel lacks it."""
+    """Return an argument of a kernel, or its operator's argument if the kernel lacks it."""
     value: object = getattr(args, field)
     fallback: object = getattr(operator, field)
     return fallback if value is None else value
 
 
 def parse_number(value: object, limit: int) -> int:
-    """Return an integer in ``[0, limit)``, given as integer or text, or -1 for any other value."""
+    """Return an integer in ``[0, limit)`` from an integer or text, or -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
     is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
@@ -98,27 +98,27 @@ def to_text(value: object) -> str:
 _MAX_DEVICES = 1 << 22
 #: Indices of the first columns of events.
 _THREAD, _START, _END = range(3)
-#: Arguments that are stored for all events, as the columns after thread, start, end and name.
+#: Arguments that are stored for all events, in the columns after thread, start, end and name.
 _NUMBERS = ("correlation", "device", "external", "bytes")
 _NO_ARGS = KinetoArgs()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventRows(Table):
-    """Events as columns, without events whose times are impossible.
+    """Events as columns, excluding events with impossible times.
 
     Attributes:
         thread: Thread number, an index into ``EventCollector.threads``.
         start_ns: Start time in ns, relative to the first event of the trace.
         end_ns: End time in ns, relative to the first event of the trace.
         name: Name number, an index into ``EventCollector.texts``.
-        correlation: Correlation id, which a call shares with the work it launched, or -1 if the
-            event has none.
+        correlation: Correlation id, which a call shares with the work that it launched, or -1 if
+            the event has none.
         device: Device number of a kernel or copy, or -1 if unknown.
         external: External id, which an operator shares with the work that it launched, or -1 if the
             event has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
-        kind: Kind of the event, one of ``KINDS``.
+        kind: Kind of the event, such as ``KERNEL``.
         impossible: Number of events that were dropped because of impossible times.
     """
 
@@ -167,7 +167,7 @@ class EventCollector:
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of the events in a block whose arguments must be kept completely.
+        """Return the rows of the events in a block for which all arguments must be kept.
 
         These events are waits, CUDA event records, and the kernels and operators that have
         collective arguments.
@@ -205,7 +205,7 @@ class EventCollector:
         self._add_described(events, kind, columns)
 
     def _add_thread_names(self, events: TraceEvents[KinetoArgs]) -> None:
-        """Collect the thread names of a block, which are stored in metadata events."""
+        """Collect the thread names in a block, which are stored in metadata events."""
         text = events.arguments["name"]
         is_metadata = events.ph == self.texts.number("M")
         is_name = is_metadata & (events.name == self.texts.number("thread_name"))
@@ -215,11 +215,11 @@ class EventCollector:
         )
 
     def _add_described(self, events: TraceEvents[KinetoArgs], kind: Ints, columns: Ints) -> None:
-        """Collect the events of a block whose arguments must be kept completely.
+        """Store the arguments of waits, event records, and described kernels and operators.
 
         Args:
             events: A block of events.
-            kind: Kind of each event, or -1 if the event is not used.
+            kind: Kind of each event, or -1 for an unused event.
             columns: Columns of the events, shape (columns, events).
         """
         for row in np.flatnonzero(kind >= WAIT).tolist():
@@ -236,7 +236,7 @@ class EventCollector:
     def select_recording(
         self, is_host_thread: Bools, is_inside: Callable[[int, int], bool]
     ) -> EventCollector:
-        """Return a copy that contains only the operators, waits and event records of one recording.
+        """Return a copy whose operators, waits and event records are those of one recording.
 
         All other attributes are shared with this collector.
 
@@ -259,7 +259,7 @@ class EventCollector:
         return part
 
     def _classify(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the kind of each event, or -1 if the event is not used.
+        """Return the kind of each event, or -1 for an unused event.
 
         An event is used if it is complete ("X") and has a known category. The device that its
         category implies is added to ``devices``.
@@ -275,7 +275,7 @@ class EventCollector:
         return np.where(complete, np.array(kinds)[events.category], NONE)
 
     def count(self, kind: int) -> int:
-        """Return the number of events of a kind, including events with impossible times."""
+        """Return the number of events of the given kind, including events with impossible times."""
         return sum(block.shape[1] for block in self._blocks[kind])
 
     def find_base_ns(self) -> int:
@@ -292,9 +292,9 @@ class EventCollector:
         return int(start_ns[is_near_median].min(initial=middle))
 
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of the given kinds, one kind after the other.
+        """Return the events of the given kinds, grouped by kind.
 
-        Events of one kind are in file order. Events with impossible times are left out, and are
+        Within a kind, events are in file order. Events with impossible times are left out, and are
         counted in ``impossible``.
 
         Args:

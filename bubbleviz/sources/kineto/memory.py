@@ -20,7 +20,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, to_global_threads
 
-#: Maximum size in bytes (70 TB, so that sums of sizes fit in 64 bits), and maximum device number.
+#: Maximum size in bytes (70 TB, so that sums of sizes fit in 64 bits) and maximum device number.
 _MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
 
 
@@ -42,8 +42,8 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
 
     Args:
         path: Path of the trace.
-        base_ns: Time in the trace that becomes time 0 of the profile, in ns.
-        on_host: Whether to read the events of the host's memory. Otherwise, the events of all
+        base_ns: Time in the trace, in ns, that becomes time 0 of the profile.
+        on_host: Whether to read the events for host memory. Otherwise, the events for all
             accelerators are read.
 
     Raises:
@@ -63,13 +63,14 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
 def _select_columns(
     events: TraceEvents[MemoryArgs], is_memory: Bools, base_ns: int, *, on_host: bool
 ) -> Ints:
-    """Return the valid memory events of a block as columns, see :func:`read_memory`.
+    """Return the valid memory events in a block as columns, see :func:`read_memory`.
 
     Args:
         events: A block of events.
-        is_memory: Mask of the memory events.
-        base_ns: Time in the trace that becomes time 0 of the profile, in ns.
-        on_host: Whether to select host events instead of the events of all accelerators.
+        is_memory: Mask of the events that are memory events.
+        base_ns: Time in the trace, in ns, that becomes time 0 of the profile.
+        on_host: Whether to select the events for host memory instead of the events for all
+            accelerators.
 
     Returns:
         Array of shape (6, events). The first axis contains the time in ns, the thread, the device,

@@ -14,8 +14,9 @@ A trace is a list of JSON events. The reader works in five steps::
 1. Collect (:func:`_collect_events`): one pass over the file sorts the events into columns by
    category (libkineto/src/output_json.cpp; older versions capitalize the categories or use other
    names).
-2. Split (:func:`_split_events`): a trace merged from several processes is split into their
-   recordings, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces have only one.
+2. Split (:func:`_split_events`): a trace merged from several processes is split into one recording
+   per process, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces contain only one
+   recording.
 3. Complete (:func:`_complete_work`): kernels and copies without a device are assigned to one, and
    missing launching calls are replaced by operators. If no device work was recorded and none was
    lost, the outermost operators of each thread become kernels, with the host as the device.
@@ -72,7 +73,7 @@ from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 def fill_devices(
     work: EventRows, threads: Ints, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Assign devices to kernels and copies whose device is unknown.
+    """Assign a device to each kernel and copy whose device is unknown.
 
     In a trace, the process id of a kernel or copy is the number of its device. If the process id is
     ``MAX_DEVICES`` or more, it cannot be a device number, and device 0 is used.
@@ -83,7 +84,8 @@ def fill_devices(
         path: Path of the trace, for the limitation.
 
     Returns:
-        The completed kernels and copies, and a limitation if any device was missing.
+        The kernels and copies with their devices filled in, and a limitation if any device was
+        missing.
     """
     missing = np.flatnonzero(work.device < 0)
     if len(missing) == 0:
@@ -104,8 +106,8 @@ def replace_missing_calls(
     """Add a call for each kernel or copy whose launching call is missing.
 
     A kernel and the operator that launched it share an ``External id``. The added call has a
-    duration of 0, and starts with the earliest operator or annotation that has the id. If no
-    operator or annotation has the id, no call is added.
+    duration of 0, and starts with the earliest operator or annotation that has this id. If no
+    operator or annotation has this id, no call is added.
 
     Args:
         work: Kernels and copies.
@@ -114,7 +116,7 @@ def replace_missing_calls(
         path: Path of the trace, for the limitation.
 
     Returns:
-        The given calls followed by the added calls, and a limitation if any calls were added.
+        The given calls followed by the added calls, and a limitation if any call was added.
     """
     has_call = find_positions(find_distinct(calls.correlation), work.correlation) != NONE
     work_rows = np.flatnonzero(~has_call & (work.external >= 0))
@@ -205,11 +207,11 @@ def _number_names(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ..
     """Renumber names so that unused names are dropped.
 
     Args:
-        name: Index of each row's name in ``names``.
+        name: For each row, the index of its name in ``names``.
         names: All names.
 
     Returns:
-        name_id: Index of each row's name in ``used``.
+        name_id: For each row, the index of its name in ``used``.
         used: The names that occur, in order of first appearance.
     """
     groups = group_rows(name).order_by_appearance()
@@ -240,14 +242,14 @@ def _make_activities(work: EventRows, process: Ints, names: Sequence[str]) -> mo
 
 
 def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
-    """Build the table of copies, parsing the direction and memory kinds from their names."""
+    """Build the table of copies, parsing each copy's direction and memory kinds from its name."""
     rows = np.flatnonzero(work.kind == kineto.COPY)
     return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
-#: Smallest plausible UTC in a trace, in ns since 1970 (the year 2010).
+#: Smallest plausible UTC time in a trace, in ns since 1970 (the year 2010).
 _MIN_UTC_NS = 1_262_304_000_000_000_000
-#: Exclusive upper bound on UTC in a trace (in 2116), so that the sum of two times fits in 64 bits.
+#: Exclusive upper bound on UTC times in a trace (in 2116). The sum of two times fits in 64 bits.
 _MAX_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
@@ -258,12 +260,12 @@ class _Trace:
 
     Attributes:
         path: Path of the trace.
-        metadata: Fields of the JSON document other than its events.
+        metadata: Fields of the JSON document, excluding its events.
         base_ns: Start time of the first event in ns, which becomes time 0 of the profile.
         threads: Global thread ids, indexed by thread number.
         names: Event names, indexed by name number.
-        device: What the devices are called in reports, such as "GPU".
-        api: Name of the API whose calls were recorded: "CUDA" or "HIP".
+        device: Noun for the devices in reports, such as "GPU".
+        api: Name of the API whose calls were recorded, "CUDA" or "HIP".
         is_cut: Whether the end of the file is missing.
         is_merged: Whether the trace contains several recordings.
     """
@@ -281,14 +283,14 @@ class _Trace:
 
 @dataclass(frozen=True)
 class _Events:
-    """Events of one recording.
+    """The events in one recording.
 
     Attributes:
         work: Kernels followed by copies.
         calls: CUDA or HIP API calls.
         ranges: Annotations, operators and Python functions.
         overheads: Intervals in which the profiler delayed the process.
-        collector: Collector with the arguments of collectives and waits.
+        collector: Collector that holds the arguments of collectives and waits.
     """
 
     work: EventRows
@@ -334,7 +336,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 
 
 def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
-    """Read all events in a trace into columns, and collect the data that its recordings share.
+    """Read all events in a trace into columns, and collect the data shared by its recordings.
 
     The API is HIP if any call name starts with "hip", and CUDA otherwise.
     """
@@ -369,7 +371,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
     """Yield the events of each recording in a merged trace, in the order of ``recordings``.
 
-    The count of events with impossible times goes to the first recording.
+    All events with impossible times are counted in the first recording.
     """
     recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 
@@ -377,7 +379,7 @@ def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
         return recordings.find(thread, device) == number
 
     def take(rows: EventRows, recording: Ints) -> EventRows:
-        # Dropped events cannot be assigned to a recording, so the first recording counts them.
+        # Dropped events cannot be assigned to a recording, so they are counted in the first one.
         impossible = rows.impossible if number == 0 else 0
         return replace(rows.take(recording == number), impossible=impossible)
 
@@ -392,13 +394,12 @@ def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
 
 @dataclass(frozen=True)
 class _DeviceWork:
-    """The kernels and copies of one recording, with missing devices and calls filled in.
+    """The kernels and copies in one recording, with missing devices and calls filled in.
 
     Attributes:
         work: Kernels followed by copies.
         calls: API calls, including the calls that launched the kernels and copies.
-        device: What the devices are called in reports, or ``HOST`` if operators are used as
-            kernels.
+        device: Noun for the devices in reports, or ``HOST`` if operators are used as kernels.
         limitations: Limitations that say what was filled in.
     """
 
@@ -411,9 +412,9 @@ class _DeviceWork:
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     """Decode one recording of a trace (steps 3 and 4 of the module docstring).
 
-    If the recording contains no kernels or copies and has not lost any, operators are used as
-    kernels, unless the trace is merged. Python functions cannot be selected by name, except calls
-    of modules.
+    If the recording contains no kernels or copies and none were lost, operators are used as
+    kernels, unless the trace is merged. Python functions cannot be selected by name, except for
+    module calls.
     """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
@@ -437,7 +438,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         {},
         _explain_empty_profile(trace, loss, len(profile.activities)),
         "" if len(device_work.calls) else _UNLINKED,
-        # Queries by name ignore Python functions, except modules.
+        # Queries by name ignore Python functions, except for module calls.
         is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
         other_prefix=_MODULE_PREFIX,
         is_sampled=is_annotation if is_annotation.any() else None,
@@ -445,7 +446,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
 
 
 def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _DeviceWork:
-    """Fill in devices and launching calls that are missing for kernels and copies.
+    """Fill in missing devices and launching calls of kernels and copies.
 
     If the recording contains no kernels or copies, its operators become kernels, unless
     ``has_loss`` is true or the trace is merged.
@@ -540,7 +541,7 @@ def _make_ranges(rows: EventRows, trace: _Trace) -> model.Ranges:
 
 
 def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
-    """Explain why a recording has no activities and what to do, or return "" if it has activities.
+    """Explain why a recording has no activities and what to do, or return "" if it has some.
 
     Args:
         trace: The trace that contains the recording.
@@ -578,7 +579,7 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
 
 def _report_operators_as_work(trace: _Trace) -> Limitation:
-    """Return the limitation that says that operators are used as kernels."""
+    """Return a limitation that says that operators are used as kernels."""
     cut_reason = (
         "the file is cut short, and GPU work, which is written last, may be missing; copy the "
         "file again"
@@ -609,7 +610,7 @@ def _describe_lost_work(
 
     Args:
         launches_without_work: Number of launching calls whose kernel or copy was not recorded.
-        metadata: Fields of the JSON document other than its events.
+        metadata: Fields of the JSON document, excluding its events.
         cut: Whether the end of the file is missing.
     """
     if cut and (launches_without_work or metadata.get("deviceProperties")):
@@ -647,7 +648,7 @@ def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation
 
 
 def _report_incomplete_events(path: str, collector: EventCollector) -> Iterator[Limitation]:
-    """Yield limitations for events without a start time or duration, and for untimed kernels."""
+    """Yield limitations for events without a start time or duration, and for untimed GPU work."""
     yield from _report_untimed_work(path, collector)
     if collector.n_without_time:
         yield Limitation(
@@ -670,8 +671,8 @@ def _make_source(
 ) -> model.Source:
     """Describe the source of a profile: the file, its host, and the UTC of time 0.
 
-    If the trace gives no hostname, the file name identifies the host. A UTC before 2010 is not a
-    real UTC, but the time on a different clock. The UTC is then unknown.
+    If the trace gives no hostname, the file name identifies the host. A time before 2010 comes from
+    a different clock, so the UTC is then unknown.
     """
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)

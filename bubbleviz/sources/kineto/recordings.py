@@ -1,4 +1,4 @@
-"""Separates the recordings of several processes that were merged into one trace.
+"""Separates the recordings of several processes in a merged trace.
 
 A trace that PyTorch's profiler writes contains one process, and its devices appear as processes 0,
 1, ... Tools that merge traces change the process ids but keep device numbers and correlation ids,
@@ -11,8 +11,8 @@ so these numbers collide in the merged trace::
 
 A recording is therefore identified by its label, or by its offset, which is the process id of a
 device minus the device number. The host process of a recording has the same label, or a process id
-that is not below the offset. If neither identifies the host process, launches do, because no kernel
-starts before the call that launched it.
+that is not below the offset. If neither identifies the host process, launches are used, because no
+kernel starts before the call that launched it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from bubbleviz.sources.trace_events import ThreadName
 
 #: Exclusive upper bound on process ids that may be device numbers.
 MAX_DEVICES = 4096
-#: If more than this fraction of the correlation ids belongs to two launches, a trace is merged.
+#: A trace is merged if more than this fraction of its correlation ids belong to two launches.
 _MIN_COLLISIONS = 0.02
-#: Approximate number of kernels per recording that are compared with the launches of each process.
+#: Approximate number of kernels per recording that are compared with each process's launches.
 _MAX_SAMPLE = 20_000
-#: Maximum fraction of a recording's kernels that its host process cannot have launched.
+#: Maximum fraction of a recording's kernels that its assigned host process cannot have launched.
 _MAX_MISFITS = 0.002
-#: The same maximum fraction, if the process id indicates the recording.
+#: Like ``_MAX_MISFITS``, for an assignment that the process ids indicate.
 _MAX_MISFITS_OF_HINT = 0.1
-#: Maximum time in ns by which a kernel may precede its launch, due to differing clocks.
+#: Maximum time in ns by which a kernel may precede its launch because of differing clocks.
 _CLOCK_NS = 10_000
 #: Matches the digits at the end of a process id.
 _NUMBER = re.compile(r"[0-9]{0,18}\Z")
 
-#: A process id, split into its label and its number. The label may be "", and the number None.
+#: A process id, split into a label, which may be "", and a number, which may be None.
 _Process: TypeAlias = "tuple[str, int | None]"
 #: The key of a recording: its label, and the offset of its devices' process ids.
 _Key: TypeAlias = "tuple[str, int]"
@@ -64,9 +64,9 @@ class Recordings:
 
     Attributes:
         labels: Labels of the recordings, in order. A label is "" if the recording has none.
-        by_thread: Recording number of each thread, indexed by thread number.
-        by_device: Recording numbers of the devices that did work, keyed by (thread number, device
-            number).
+        by_thread: The recording number of each thread, indexed by thread number.
+        by_device: The recording number of each device that did work, keyed by (thread number,
+            device number).
     """
 
     labels: tuple[str, ...]
@@ -74,7 +74,7 @@ class Recordings:
     by_device: Mapping[tuple[int, int], int]
 
     def find(self, thread: int, device: int) -> int:
-        """Return the recording number of a device, or of the thread if the device did no work."""
+        """Return a device's recording number, or its thread's number if the device did no work."""
         return self.by_device.get((thread, device), int(self.by_thread[thread]))
 
     def number_work(self, thread: Ints, device: Ints) -> Ints:
@@ -97,8 +97,8 @@ def find_recordings(
         calls: CUDA or HIP API calls.
 
     Returns:
-        The recordings, or None if the trace need not be separated. A trace need not be separated if
-        it contains one recording, or if correlation ids alone link kernels to processes.
+        The recordings, or None if the trace need not be separated: it contains one recording, or
+        correlation ids alone link kernels to processes.
 
     Raises:
         ProfileError: The trace contains several recordings that cannot be separated.
@@ -113,7 +113,7 @@ def find_recordings(
         keys = finder.use_devices_as_keys()
     key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
     if key_of_host is None and by_device and not finder.has_collisions():
-        # Even if processes share a device, correlation ids show which of them launched a kernel.
+        # Even if processes share a device, correlation ids show which process launched a kernel.
         _refuse_collisions(path, finder)
         return None
     if key_of_host is None:
@@ -128,7 +128,7 @@ def find_recordings(
 def _refuse_collisions(path: str, finder: _Finder) -> None:
     """Raise an error if the trace contains two runs of the same process.
 
-    Two runs are detected by correlation ids that belong to two launches of one process.
+    Such runs are detected by correlation ids that belong to two launches by one process.
 
     Raises:
         ProfileError: More than ``_MIN_COLLISIONS`` of the correlation ids belong to two launches.
@@ -145,7 +145,7 @@ class _Finder:
     """Finds the recordings in a trace.
 
     Attributes:
-        hosts: Numbers of the processes that launched work, in ascending order.
+        hosts: The numbers of the processes that launched work, in ascending order.
     """
 
     def __init__(self, threads: Sequence[ThreadName], work: EventRows, calls: EventRows) -> None:
@@ -200,10 +200,11 @@ class _Finder:
     def find_keys(self) -> list[_Key]:
         """Return the sorted keys of the recordings, each a (label, offset) pair.
 
-        A trace with fewer than two keys cannot be separated by keys. Two rules prevent wrong keys:
+        A trace that has fewer than two keys cannot be separated by them. Two rules prevent wrong
+        keys:
 
-        - If a single process launched work and no device has the label of this process, the labels
-          name devices instead of recordings. The result is then empty.
+        - If a single process launched work and no device has its label, the labels denote devices
+          instead of recordings. The result is then empty.
         - If fewer than two processes launched work and the absolute values of all offsets are below
           ``MAX_DEVICES``, the process ids are device numbers. All offsets then become 0.
         """
@@ -274,8 +275,8 @@ class _Finder:
             has_hints: Whether process ids may be used.
 
         Returns:
-            Keys of the recordings, keyed by process number. None if there is not exactly one
-            assignment that agrees with the launches.
+            Keys of the recordings, keyed by process number. None unless exactly one assignment
+            agrees with the launches.
         """
         n_kernels, misfits = self._count_misfits(keys)
         hinted = self._find_hinted_keys(keys) if has_hints else None
@@ -288,7 +289,7 @@ class _Finder:
         return self._assign_by_elimination(keys, misfits <= _MAX_MISFITS * n_kernels)
 
     def _find_hinted_keys(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
-        """Return the key of each process's recording, as indicated by the process ids.
+        """Return the key of each process's recording, as indicated by its process id.
 
         A process gets the key with the same label and the largest offset that does not exceed the
         number in its process id. If only one key has the label, its offset is ignored.
@@ -312,7 +313,7 @@ class _Finder:
         return hinted
 
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
-        """Count, for each process and recording, the kernels that the process cannot have launched.
+        """For each process and recording, count the kernels that the process cannot have launched.
 
         A process can have launched a kernel only if it made a launch with the kernel's correlation
         id, and if the earliest such launch starts at most ``_CLOCK_NS`` after the kernel starts.
@@ -324,7 +325,7 @@ class _Finder:
 
         Returns:
             n_kernels: Number of examined kernels per recording, shape (keys,).
-            misfits: Number of examined kernels that the process cannot have launched, shape
+            misfits: Number of examined kernels that each process cannot have launched, shape
                 (hosts, keys).
         """
         n_kernels = np.zeros(len(keys), np.int64)
@@ -340,7 +341,7 @@ class _Finder:
         return n_kernels, misfits
 
     def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
-        """For each recording in key order, yield the rows of a sample of its kernels and copies.
+        """Yield the rows of a sample of kernels and copies for each recording, in key order.
 
         Only kernels and copies whose launch was recorded are sampled. If a recording has more than
         about ``_MAX_SAMPLE`` of them, every n-th one is taken.
@@ -400,7 +401,7 @@ class _Finder:
     def build_recordings(
         self, keys: Sequence[_Key], key_of_host: Mapping[int, _Key], *, by_device: bool
     ) -> Recordings:
-        """Build the recordings by assigning every thread and device to one of them.
+        """Build the recordings by assigning every thread and device to a recording.
 
         A thread belongs to the recording of its process. The first rule that applies determines the
         recording of a process:
@@ -431,7 +432,7 @@ class _Finder:
         return Recordings(labels, by_thread, devices)
 
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
-        """Yield a (process number, recording number) pair for each process, using its label.
+        """Yield a (process number, recording number) pair for each process, based on its label.
 
         Among the recordings with the same label, the last one whose offset does not exceed the
         number in the process id is chosen. If all offsets exceed it, the first recording with the

@@ -1,6 +1,6 @@
 """Reads stream waits, CUDA event records and stream ids from a trace of PyTorch's profiler.
 
-Waits and event records are in the trace if ``enable_cuda_sync_events`` is set in the profiler's
+Waits and event records are recorded only if ``enable_cuda_sync_events`` is set in the profiler's
 experimental configuration (libkineto/src/CuptiActivity.cpp):
 
 ========== =====================================================================================
@@ -12,7 +12,7 @@ cuda_sync  ``stream`` that waits, or is waited for; ``wait_on_cuda_event_id``; a
 cuda_event ``event_id`` and ``stream`` of a record; in newer versions only
 ========== =====================================================================================
 
-The thread id of a kernel or copy is its stream.
+A kernel's or copy's thread id is its stream.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _DEVICES = 1 << 22
 def read_synchronization(
     collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
 ) -> Synchronization | None:
-    """Return the synchronization events of a trace, or None if the trace contains no waits.
+    """Return the synchronization events in a trace, or None if the trace contains no waits.
 
-    Event records come from two sources: ``cuda_event`` events, and waits that describe the record
-    they wait for. A wait or record belongs to the process that made the call with the same
-    correlation id, or to process -1 if there is no such call.
+    Event records come from two sources: ``cuda_event`` events, and waits, which may describe the
+    record that they wait for. A wait or record belongs to the process that made the call with the
+    same correlation id, or to process -1 if there is no such call.
 
     Args:
         collector: Events in the trace.
@@ -85,7 +85,7 @@ def read_synchronization(
 
 
 def _list_records(waits: Ints, records: Ints) -> Ints:
-    """Return the event records of a trace, followed by the records that waits describe.
+    """Return the event records in a trace, followed by the records that waits describe.
 
     Args:
         waits: Columns of the waits, as returned by :func:`_make_columns`.
@@ -97,7 +97,7 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
     """
     _, _, device, _, event, record_stream, record = waits
     # A wait also describes the record it waits for.
-    # The wait and the record are on one device, because a CUDA event belongs to a context.
+    # Both are on the same device, because a CUDA event belongs to a context.
     has_record = (record_stream != NONE) & (record != NONE)
     records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
     return np.hstack((records[1:5], records_of_waits))

@@ -1,6 +1,6 @@
-"""Parse the events in NCCL's event files, which are not always valid JSON.
+"""Parses the events in NCCL's event files, which are not always valid JSON.
 
-NCCL prints one event per line with ``fprintf``, into an array that may never be closed. A line is
+NCCL prints one event per line with ``fprintf``. The enclosing array may never be closed. A line is
 ``{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 4}},``.
 
 Older versions print pointers and data types without quotes (``"Stream": 0x5020``, ``"datatype":
@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-#: Maximum number of bytes read at once. An object may have up to twice as many bytes.
+#: Maximum number of bytes to read at once. An object may be up to twice as long.
 BLOCK = 1 << 20
-# Matches an object with nested objects, up to four levels in total.
-# A nested object must follow a colon.
-# Otherwise the object after a truncated line would be matched as a nested object.
+# Matches an object with nested objects, up to four levels in total. A nested object must follow a
+# colon, so that the object after a truncated line is not mistaken for a nested object.
 _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
@@ -43,7 +42,7 @@ _LIST_START = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """The arguments of an event in any of the formats. Missing arguments are None."""
+    """The arguments of an event, in any format. Missing arguments are None."""
 
     sequence: int | None = msgspec.field(default=None, name="SeqNum")
     communicator: int | None = msgspec.field(default=None, name="CommHash")
@@ -66,7 +65,7 @@ class EventArgs(msgspec.Struct, gc=False):
     proxy_operation: int | None = msgspec.field(default=None, name="proxyOpIndex")
 
 
-#: Stands for the arguments of an event that has none.
+#: Arguments of an event that has none.
 NO_ARGS = EventArgs()
 
 
@@ -79,8 +78,8 @@ class EventObject(
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for the start or "e" for the end of the event.
-        id: Number that the start and the end of an event share. The format determines its scope.
-        pid: Process id, or the channel in files of the proxy profiler.
+        id: Number shared by the start and the end of an event. Its scope depends on the format.
+        pid: Process id, or the channel in files from the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: Arguments of the event.
         bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
@@ -118,9 +117,9 @@ class EventObjects:
     def __iter__(self) -> Iterator[EventObject]:
         """Yield the events, and count the objects that cannot be read.
 
-        An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. The
-        other objects are counted in ``unreadable``, and so are unmatched opening braces and a
-        truncated last object.
+        An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. All
+        other objects are counted in ``unreadable``, as are unmatched opening braces and a truncated
+        last object.
         """
         buffer = b""
         for chunk in self._chunks:

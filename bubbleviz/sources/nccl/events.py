@@ -21,7 +21,7 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: Value of an unknown time. It is not 0, because times are relative and start near 0.
+#: Value of an unknown time. 0 would not do, because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
 #: Exclusive upper bound on durations and on times since the profiler started (116 days).
 MAX_DURATION_NS = 10**16
@@ -47,15 +47,15 @@ PROGRESS = ("scheduled", "started", "completed")
 
 
 class OperationKind(IntEnum):
-    """Kind of a row in :class:`NcclEvents`."""
+    """The kind of a row in :class:`NcclEvents`."""
 
     COLLECTIVE = 0
     POINT_TO_POINT = 1
-    #: A call of NCCL's API for which no operation was recorded.
+    #: A call to NCCL's API for which no operation was recorded.
     CALL = 2
-    #: A collective that copy engines execute.
+    #: A collective that is executed by copy engines.
     COPY_ENGINE = 3
-    #: The transfers of a proxy thread to or from one peer for one operation.
+    #: A proxy thread's transfers to or from one peer for one operation.
     PROXY = 4
     #: A communication kernel in a profile.
     KERNEL = 5
@@ -65,33 +65,33 @@ class OperationKind(IntEnum):
 class NcclEvents(Table):
     """Recorded communication operations, one row per operation and rank.
 
-    Unknown identifiers and counts are -1, and unknown times are ``UNKNOWN``. Host times are ns
-    since the profiler of the process started. GPU times are ns on the GPU's own clock
+    Unknown identifiers and counts are -1, and unknown times are ``UNKNOWN``. Host times are in ns
+    since the profiler of the process started. GPU times are in ns on the GPU's own clock
     (``globaltimer``), which differs between GPUs.
 
     Attributes:
-        kind: Kind of row, a value of :class:`OperationKind`.
+        kind: Kind of the row, a value of :class:`OperationKind`.
         pid: Process id.
-        name: Index into ``names``: the name of the operation, such as ``AllReduce``.
-        communicator: Index into ``communicators``.
-        rank: Rank in the communicator.
+        name: The operation's name, such as ``AllReduce``, as an index into ``names``.
+        communicator: The communicator, as an index into ``communicators``.
+        rank: Rank of the caller in the communicator.
         peer: Rank that the operation sends to or receives from.
         root: Root rank, for collectives that have a root.
-        sequence: Position among the operations with the same name in the communicator.
+        sequence: Position among the communicator's operations with the same name.
         count: Number of elements.
-        datatype: Index into ``names``: the data type.
-        algorithm: Index into ``names``: the algorithm.
-        protocol: Index into ``names``: the protocol.
+        datatype: The data type, as an index into ``names``.
+        algorithm: The algorithm, as an index into ``names``.
+        protocol: The protocol, as an index into ``names``.
         channels: Number of channels.
-        payload: Number of bytes, if bytes were recorded instead of elements.
-        progress: Index into ``PROGRESS``.
+        payload: Number of bytes, if bytes rather than elements were recorded.
+        progress: The operation's progress, as an index into ``PROGRESS``.
         host_start_ns: Time at which NCCL started to process the operation.
-        host_end_ns: Time at which NCCL finished processing the operation. If no network is used, an
-            operation is finished when it has been launched.
+        host_end_ns: Time at which NCCL finished processing the operation. Without a network, an
+            operation is finished as soon as it has been launched.
         kernel_start_ns: Time at which the host saw the operation's kernel start.
         kernel_end_ns: Time at which the host saw the operation's kernel end.
-        gpu_start_ns: Earliest start of the kernel on any channel, on the GPU's clock.
-        gpu_end_ns: Latest end of the kernel on any channel, on the GPU's clock.
+        gpu_start_ns: Earliest kernel start on any channel, on the GPU's clock.
+        gpu_end_ns: Latest kernel end on any channel, on the GPU's clock.
         proxy_start_ns: Start of the first proxy thread event for the operation.
         proxy_end_ns: End of the last proxy thread event for the operation.
         steps: Number of steps in the operation's network transfers.
@@ -99,7 +99,7 @@ class NcclEvents(Table):
         peer_wait_ns: Time for which at least one step waits for the peer and no step moves data.
         transfer_ns: Time for which at least one step moves data.
         names: Names of operations, data types, algorithms and protocols.
-        communicators: NCCL's hashes of communicators, or PyTorch's process groups.
+        communicators: NCCL's communicator hashes, or PyTorch's process groups.
     """
 
     kind: Ints
@@ -141,9 +141,9 @@ class Bridges(Table):
 
     Attributes:
         row: Row of the operation in the event table.
-        gpu_ns: Start of the kernel on the GPU's clock.
-        host_ns: Time on the host's clock at which the host saw the kernel start. The host polls, so
-            it sees the start late, by up to one sleep of the polling thread.
+        gpu_ns: Kernel start time on the GPU's clock.
+        host_ns: Time on the host's clock at which the host saw the kernel start. Because the host
+            polls, this is late by up to one sleep of the polling thread.
     """
 
     row: Ints
@@ -153,7 +153,7 @@ class Bridges(Table):
 
 @dataclass(frozen=True)
 class EventFile:
-    """Contents of an event file.
+    """The contents of an event file.
 
     Attributes:
         path: Path of the file.
@@ -167,7 +167,7 @@ class EventFile:
         n_duplicates: Number of duplicate operations that were dropped.
         n_unknown: Number of events in unknown categories.
         n_clock_conflicts: Number of operations whose GPU times contradict their other times.
-        rank: Rank of the process in the run, for dumps of the flight recorder. Otherwise -1.
+        rank: Rank of the process in the run for flight recorder dumps, otherwise -1.
         rolled_over: Whether the flight recorder had already overwritten its oldest operations.
         is_packed_damaged: Whether the gzip data of the file is truncated or damaged.
     """
@@ -189,11 +189,11 @@ class EventFile:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether so many events are missing that sums over the events are too small.
+        """Whether so many events are missing that sums over events would be too small.
 
-        A file is damaged if its gzip data is damaged, or if at least ``DAMAGED_SHARE`` of all
-        objects, and more than two, are unreadable. Two are allowed because a killed job truncates
-        the last object, which leaves at most two unreadable fragments.
+        A file is damaged if its gzip data is damaged, or if more than two objects, and at least
+        ``DAMAGED_SHARE`` of all objects, are unreadable. Two are allowed because a killed job
+        truncates the last object, which leaves at most two unreadable fragments.
         """
         n_events = sum(count for _, count in self.category_counts) + self.unreadable
         return self.is_packed_damaged or (
@@ -201,8 +201,8 @@ class EventFile:
         )
 
 
-#: Maximum plausible deviation between the clocks of GPU and host, in ns.
-#: The polling thread sleeps for milliseconds, and clocks drift by only milliseconds in hours.
+#: Maximum plausible deviation between the GPU's clock and the host's clock, in ns. The polling
+#: thread sleeps for milliseconds, and clocks drift by only milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
 #: Minimum number of bridges per GPU. With fewer bridges, a wrong bridge cannot be identified.
 _MIN_BRIDGES = 3
@@ -245,14 +245,14 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     return is_start_wrong, is_start_wrong | (length_ns > recorded_ns + _MAX_DEVIATION_NS)
 
 
-#: Largest number that fits in a column, and largest GPU time (so that differences fit as well).
+#: Largest number that fits in a column, and largest GPU time such that differences fit as well.
 _MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
-#: Masks of ``STATES``: states in which data is moving, and states that wait for the peer.
+#: Masks over ``STATES``: states in which data is moving, and states that wait for the peer.
 _IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
 _IS_WAITING = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 
-#: Names of the time columns, and of the columns that contain identifiers and counts.
-#: ``_NONE`` contains the value for "unknown" of each column.
+#: Names of the time columns, and names of the columns for identifiers and counts. ``_NONE``
+#: contains each column's value for "unknown".
 _TIMES = tuple(name for name in NcclEvents.column_names() if name.endswith(("start_ns", "end_ns")))
 _NUMBERS = NcclEvents.column_names()[: NcclEvents.column_names().index(_TIMES[0])]
 _NONE = dict.fromkeys(_NUMBERS, NONE) | dict.fromkeys(_TIMES, UNKNOWN)
@@ -303,7 +303,7 @@ class NcclEventBuilder:
     def number_communicator(self, value: int | Group | None) -> int:
         """Return the index of a communicator in ``communicators``, or -1 for None.
 
-        A new communicator is added. A negative hash stands for the same bits as an unsigned number.
+        A new communicator is added. A negative hash is reinterpreted as an unsigned 64-bit number.
         """
         if value is None:
             return NONE
@@ -313,7 +313,7 @@ class NcclEventBuilder:
         return self._communicators.number(value & ((1 << 64) - 1))
 
     def add(self, **values: int) -> int:
-        """Add an operation, and return its row. Columns that are not given are unknown."""
+        """Add an operation, and return its row. Columns that are not given are set to unknown."""
         for name, value in (_NONE | values).items():
             self.columns[name].append(value)
         self.steps.append(0)
@@ -324,7 +324,7 @@ class NcclEventBuilder:
 
         Args:
             row: Row of the operation.
-            prefix: Prefix of the two columns: "kernel", "gpu" or "proxy".
+            prefix: Prefix of the two column names: "kernel", "gpu" or "proxy".
             start_ns: Start of the event, or ``UNKNOWN``.
             end_ns: End of the event, or ``UNKNOWN``.
         """
@@ -353,7 +353,7 @@ class NcclEventBuilder:
             self._bridges.extend((row, gpu_ns, host_ns))
 
     def build_event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
-        """Build the contents of a file after all events have been added.
+        """Build the :class:`EventFile` after all events have been added.
 
         GPU times that contradict other times (see :func:`find_clock_conflicts`) become unknown.
         Duplicate operations are then dropped (see :func:`_mask_distinct`).
@@ -417,7 +417,7 @@ def _mask_distinct(events: NcclEvents) -> Bools:
 
 
 def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
-    """Measure how long each operation waited for its peer, and how long it moved data.
+    """Measure how long each operation was waiting for its peer, and how long it was moving data.
 
     ::
 

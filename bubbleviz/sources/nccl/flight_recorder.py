@@ -1,4 +1,4 @@
-"""Read PyTorch's flight recorder dumps, which contain a rank's latest communication.
+"""Reads PyTorch's flight recorder dumps, which contain a rank's latest communication operations.
 
 Each process records its operations and their progress in a ring buffer
 (``TORCH_FR_BUFFER_SIZE``). When a collective times out, or on request, the process dumps the buffer
@@ -9,8 +9,8 @@ as a pickle or as JSON (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp)::
 
 The entries of sends and receives in a batch contain neither states nor times. The state and the
 times are in the entry ``coalesced``, which ends the batch and has the same sequence number. The
-recorder polls the GPU, so the end time of an operation is inexact. ``duration_ms`` is measured on
-the GPU (``TORCH_NCCL_ENABLE_TIMING``).
+recorder polls the GPU, so the recorded end of an operation is inexact. ``duration_ms`` is measured
+on the GPU (``TORCH_NCCL_ENABLE_TIMING``).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _RANK = re.compile(r"([0-9]{1,7})(?:\.[a-z]+)*$")
 #: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``.
 #: Every text matches this expression.
 _NAME = re.compile(r"(?:\w+:)?(?P<name>\S*)(?: (?P<own>[0-9]{1,7})(?:->|<-)(?P<peer>[0-9]{1,7}))?")
-#: Match the start of a pickled dump, and keys of a JSON dump.
+#: Match the start of a pickled dump, and the keys in a JSON dump.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?s:.){0,200}?(?:version|pg_config|entries)")
 _JSON = re.compile(rb'"(?:collective_seq_id|pg_status)"\s*:')
 _COALESCED = "coalesced"
-#: Operations whose number of elements is the output size instead of the input size.
+#: Operations whose element count is the output size instead of the input size.
 _COUNTS_OUTPUT = frozenset(("Recv", "ReduceScatter", "Scatter"))
 _BLOCK = 1 << 20
 
@@ -92,14 +92,14 @@ class _Entry(msgspec.Struct):
 
 
 def is_dump(head: bytes) -> bool:
-    """Return whether the first bytes of a file are the start of a dump."""
+    """Return whether a file's first bytes are the start of a dump."""
     if is_json(head):
         return b'"traceEvents"' not in head and _JSON.search(head) is not None
     return _PICKLE.match(head) is not None
 
 
 def _refuse_object(module: str, name: str) -> NoReturn:
-    """Raise an error if a pickle refers to a class or function, because dumps never do."""
+    """Refuse a pickle that refers to a class or function, because dumps never do."""
     raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no dump holds")
 
 
@@ -148,7 +148,8 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
     builder = events.NcclEventBuilder()
     groups = _read_groups(configs)
     for group in groups.values():
-        # Groups without operations are added too, because they help to find the stages.
+        # Groups without operations are added too, because they help to identify the pipeline
+        # stages.
         builder.number_communicator(group)
     entries = _parse_entries(content)
     batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
@@ -177,7 +178,7 @@ def _parse_rank(path: str) -> int:
 
 
 def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
-    """Return the process group of an entry, with unknown ranks if the dump does not describe it.
+    """Return the process group of an entry. Its ranks are unknown if the dump does not describe it.
 
     Args:
         groups: Process groups that the dump describes, keyed by name.
@@ -214,7 +215,7 @@ def _add_batch(
 
     - If the batch has an entry named ``coalesced``, its progress and times apply to all operations
       in the batch. Otherwise every operation keeps the progress and times of its entry.
-    - A ``coalesced`` entry is only added as an operation if it is the only entry in the batch.
+    - A ``coalesced`` entry is added as an operation only if it is the only entry in the batch.
     - In a batch with several peers, the duration of every operation is unknown, because the batch
       may have waited for any of the peers.
 
@@ -254,7 +255,7 @@ def _add_operation(
     - The operation is point-to-point if its name contains a peer.
     - The count is the number of elements in the input, or in the output for operations in
       ``_COUNTS_OUTPUT``. For AlltoAll, the count is divided by the group size.
-    - The kernel end is the time at which the recorder saw that the operation was completed.
+    - The kernel end is the time at which the recorder noticed that the operation had completed.
     - The kernel start is the kernel end minus the duration, or unknown if the duration is unknown.
 
     Args:

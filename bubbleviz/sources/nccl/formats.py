@@ -1,7 +1,7 @@
-"""Detect and read event files from NCCL's profilers and PyTorch's flight recorder dumps.
+"""Detects and reads event files from NCCL's profilers and PyTorch's flight recorder dumps.
 
 To add a format, write a module like :mod:`bubbleviz.sources.nccl.proxy_profiler` and add an entry
-to ``_FORMATS``. The summaries of NCCL's inspector are not supported.
+to ``_FORMATS``. Summaries from NCCL's inspector are not supported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bubbleviz.sources.nccl.profiler_plugin import add_plugin_events, is_plugin_
 from bubbleviz.sources.nccl.proxy_profiler import add_proxy_events, is_proxy_file
 from bubbleviz.sources.sqlite.queries import SQLITE
 
-#: A test of the first 64 KiB of a file, and a function that adds its operations to a builder.
+#: A test for a file's first 64 KiB, and a function that adds the file's operations to a builder.
 _Format: TypeAlias = tuple[
     Callable[[bytes], bool], Callable[[Iterable[EventObject], NcclEventBuilder], None]
 ]
@@ -50,13 +50,13 @@ def detect_format(head: bytes) -> str:
 def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
     """Read the communication operations of an event file.
 
-    A truncated or damaged file is read as far as possible. If its gzip data is damaged or
+    A truncated or damaged file is read as completely as possible. If its gzip data is damaged or
     truncated, ``is_packed_damaged`` of the result is set, and one more object is counted as
     unreadable.
 
     Args:
         path: Path of the file.
-        watch: Function that is called with the fraction of the file that has been read.
+        watch: Callback that receives the fraction of the file that has been read so far.
         format_name: Name of the format, or "" to detect it.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Read event files from the example plugin for NCCL's profiler interface (since NCCL 2.23).
+"""Reads event files from the example plugin for NCCL's profiler interface (since NCCL 2.23).
 
 The plugin is in ``plugins/profiler/example``, which was formerly ``ext-profiler/example``. Ids are
 numbered per category and restart in each thread, so events are assigned to their parents by file
-order. Versions 1 to 7 of the plugin print parts of the following tree (``print_event.cc``), which
-``NCCL_PROFILE_EVENT_MASK`` selects::
+order. Versions 1 to 7 of the plugin print those parts of the following tree that
+``NCCL_PROFILE_EVENT_MASK`` selects (``print_event.cc``)::
 
     GROUP_API                         a group of calls (GROUP in versions 1 to 4)
       KERNEL_LAUNCH
@@ -58,11 +58,11 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 
 
 class _Process:
-    """Tracks the open events of one process while its events are added in file order.
+    """Tracks the open events in one process while its events are added in file order.
 
-    If an operation lacks arguments, the arguments of the last call before it are used. A kernel
-    belongs to the operation that is current when the kernel starts. A proxy thread event belongs to
-    the operation that is current when the event ends.
+    If an operation lacks arguments, those of the preceding call are used. A kernel belongs to the
+    operation that is current when the kernel starts. A proxy thread event belongs to the operation
+    that is current when the event ends.
 
     Args:
         pid: Process id.
@@ -78,7 +78,7 @@ class _Process:
         self._kernel_rows: list[int] = []
 
     def add_begin(self, event: EventObject) -> None:
-        """Process the start of an event: open an operation or a call, or add a kernel.
+        """Process the start of an event, which opens an operation or a call, or adds a kernel.
 
         A call closes the current operation. If no operation followed the previous call, the
         previous call itself becomes a row.
@@ -149,11 +149,11 @@ class _Process:
                 self._builder.steps[row] += 1
 
     def _add_kernel(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
-        """Extend the GPU times of the current operation to include a kernel or a part of a kernel.
+        """Extend the current operation's GPU times to include a kernel or a part of a kernel.
 
         A kernel on one channel (``KernelCh``) also extends the kernel times on the host's clock,
-        and adds a bridge between the clocks of GPU and host. If there is no current operation, the
-        kernel is ignored.
+        and adds a bridge between the GPU's clock and the host's clock. If there is no current
+        operation, the kernel is ignored.
 
         Args:
             event: Start of the kernel.
@@ -179,12 +179,12 @@ class _Process:
         """Add an operation to the builder, and return its row.
 
         If the event is a call instead of an operation, the row has the kind ``CALL``. If the event
-        gives the duration of the kernel, the kernel starts when the event starts.
+        contains the kernel's duration, the kernel starts when the event starts.
 
         Args:
             event: Start of the operation.
-            call: Call before the operation, or None. The call provides the root, and also the count
-                and data type, if the operation lacks them.
+            call: The call that precedes the operation, or None. It provides the root, and the count
+                and data type if the operation lacks them.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

@@ -1,8 +1,8 @@
-"""Read event files from the proxy profiler in NCCL versions before 2.26.
+"""Reads event files from the proxy profiler in NCCL versions before 2.26.
 
 NCCL writes such a file if it was compiled with PROFILE_PROXY and ``NCCL_PROXY_PROFILE`` is set. An
 id identifies one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the
-channel, or -1 for events of the thread that do not belong to a transfer::
+channel, or -1 for thread events that do not belong to a transfer::
 
     "Send-3-0"      b          to rank 3, step 0; args: opCount, proxyOpIndex
       "BufferWait"  b e        waits for a free buffer, then
@@ -49,7 +49,7 @@ _HEAD = re.compile(
 
 
 class _Steps:
-    """Tracks open transfer steps, and the rows that the steps belong to.
+    """Tracks open transfer steps, and the rows to which they belong.
 
     Args:
         builder: Builder to which rows are added.
@@ -95,10 +95,10 @@ class _Steps:
         self._builder.n_without_end += len(self._open) + len(self._open_since)
 
     def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
-        """Open a step. The first step with an operation count, direction and peer adds a row.
+        """Open a step. The first step with a given operation count, direction and peer adds a row.
 
-        The payload of a row is the total size of its transfers. A transfer has several steps, and
-        every step states the size of the complete transfer.
+        A row's payload is the total size of its transfers. A transfer has several steps, each of
+        which states the size of the complete transfer.
 
         Args:
             event: Start of the step.
@@ -124,7 +124,7 @@ class _Steps:
         builder.steps[row] += 1
         self._open[event.id] = row, direction, start_ns
         if event.bytes is not None:
-            # Each step of a transfer states the size of the complete transfer.
+            # Every step states the size of the complete transfer.
             transfer = row, event.pid, args.proxy_operation
             transfer_bytes = max(parse_number(event.bytes), 0)
             self._payload_of_row[row] += transfer_bytes - self._bytes.get(transfer, 0)
@@ -144,8 +144,8 @@ def is_proxy_file(head: bytes) -> bool:
 def add_proxy_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    Only events of the category ``NET`` are used. Events of the category ``COL`` are ignored, and
-    events of other categories are counted as unknown.
+    Only events in the category ``NET`` are used. Events in the category ``COL`` are ignored, and
+    events in other categories are counted as unknown.
 
     Args:
         events: Events in the file, in file order.
