@@ -134,7 +134,7 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the chunks' forwards on the virtual stage, at least one.
+        rows: Rows of the chunks' forwards on the virtual stage. Must not be empty.
         stage: Stage of the ranks, or -1 if unknown.
     """
     tokens = operations.tokens[rows]

@@ -42,8 +42,8 @@ class CollectiveWaits(Table):
         end_ns: Time at which the rank left.
         last_rank: Rank of the member that entered last, or -1 if it is unknown or is ``rank``
             itself.
-        last_operation: Row of the last operation that the last rank started before it entered, or
-            -1 if there is none.
+        last_operation: Row of the last operation that the last rank started before entering, or -1
+            if there is none.
         has_members: Mask of the collectives whose members are known.
         kinds: NCCL names of the collective kinds, or "" for a kind without a name.
     """

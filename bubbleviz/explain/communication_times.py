@@ -90,7 +90,7 @@ def list_receives(
     Args:
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
-        arrivals: Arrival times of these inputs, measured from receives.
+        arrivals: Arrival times of those inputs, measured from receives.
         idle: Idle intervals of all ranks.
 
     Returns:

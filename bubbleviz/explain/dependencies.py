@@ -78,7 +78,7 @@ class Inputs(Table):
     Attributes:
         ready_ns: Latest end of the producers on other ranks, or ``NEVER`` if no producer is known.
         producer: Row of the producer on another rank that ended last, or -1 if no producer is
-            known. At equal ends, the smaller row wins.
+            known. The smaller row wins ties.
         unknown: Mask of the operations whose input may come from an unknown operation on another
             rank.
     """

@@ -70,7 +70,7 @@ class Explanation:
 
     Attributes:
         causes: Idle time of each rank by cause, for each measurement window.
-        explained: Function that returns the tables about single operations.
+        explained: Function that returns the per-operation tables.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
         received: Number of receives whose producer is known, per iteration.
         communication: Times that receives and collectives spent waiting, and times in which data
@@ -156,7 +156,7 @@ class Explanation:
 
 
 def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
-    """Explain all stretches of a run, and return the tables about single operations of all ranks.
+    """Explain all stretches of a run, and return the per-operation tables of all ranks.
 
     :func:`explain` keeps these tables only for the replayed ranks, so they are computed again here.
     """
@@ -168,7 +168,7 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
     """Return ``cache[0]``. If the cache is empty, first append the result of ``read()``.
 
     Args:
-        read: Function that computes the tables about single operations.
+        read: Function that computes the per-operation tables.
         cache: List that is empty or contains one element.
     """
     if not cache:
@@ -291,7 +291,7 @@ def _build_replayed_run(
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        explained: Function that returns the tables about single operations.
+        explained: Function that returns the per-operation tables.
         averaged: Mask of the averaged iterations.
         reason: Reason why the run is not replayed, or "" if it is replayed.
     """
@@ -428,7 +428,7 @@ def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
 def _has_common_clock(iteration: Iteration) -> bool:
     """Return whether the clocks of all ranks can be compared in an iteration.
 
-    The clocks are comparable exactly if the ``schedule`` ratio of the iteration has a value.
+    The clocks are comparable if and only if the ``schedule`` ratio of the iteration has a value.
     """
     ratio = iteration.ratios.get("schedule")
     return ratio is not None and ratio.value is not None

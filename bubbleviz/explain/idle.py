@@ -5,8 +5,8 @@ Two commands use this table, and define busy time differently:
 - In ``analyze``, a rank is busy while it runs compute operations.
 - In ``idle``, a GPU is busy while it runs any kernel or copy.
 
-Both commands find the gaps between busy times. They split each gap at the end of each wait before
-the next work. Then they split the pieces at evidence that takes precedence, such as profiler
+Both commands find the gaps between busy times. They split each gap at the points where waits before
+the next work end. Then they split the pieces at evidence that takes precedence, such as profiler
 overhead::
 
     busy      ███│                   gap                   │███
@@ -42,7 +42,7 @@ class IdleIntervals(Table):
         end_ns: End of the piece.
         cause: Code of :class:`~bubbleviz.explain.causes.cause.Cause`, or -1 if the piece has an
             activity instead.
-        interval: Number of the idle interval, counted from 0 within each rank.
+        interval: Zero-based number of the idle interval within its rank.
         before: Row of the work that ended last before the idle interval, or -1 if there is none.
         after: Row of the first work after the idle interval, or -1 if there is none.
         peer_operation: Row of the operation that the rank waits for, or -1 if there is none. In a
@@ -77,7 +77,7 @@ IdleT = TypeVar("IdleT", bound=IdleIntervals)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BusyTimes(Table):
-    """Times in which work keeps ranks busy, sorted by start.
+    """Times during which work keeps ranks busy, sorted by start.
 
     The work is the compute operations in ``analyze``, and all kernels and copies in ``idle``. If
     there are several ranks, their times are packed into one timeline.
@@ -119,10 +119,9 @@ class BusyTimes(Table):
             gaps: Intervals in which no work of the rank runs, ascending.
 
         Returns:
-            One row per gap. ``before`` is the work that ended last before the gap; at equal ends,
-            the last row wins. ``after`` is the work that starts first after the gap; at equal
-            starts, the first row wins. ``before`` or ``after`` is -1 if the rank has no such work.
-            ``cause`` is -1.
+            One row per gap. ``before`` is the work that ended last before the gap; the last row
+            wins ties. ``after`` is the work that starts first after the gap; the first row wins
+            ties. ``before`` or ``after`` is -1 if the rank has no such work. ``cause`` is -1.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
@@ -189,7 +188,7 @@ def _fill_column(value: Ints | int, count: int) -> Ints:
 
 
 def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
-    """Split each idle interval at the ends of the waits before its next work.
+    """Split each idle interval at the points where the waits before its next work end.
 
     The waits follow each other: wait ``i`` lasts from the end of wait ``i - 1`` to its own
     ``until_ns``. A wait that would end before it begins takes no time, like wait 2::

@@ -29,8 +29,9 @@ def measure_lengths(
     """Return the length of each microbatch as a multiple of the mean length.
 
     The time of each operation is divided by the mean of its kind (rank, chunk and phase). The
-    length of a microbatch is the mean of these quotients over its operations. Random noise of the
-    operations also makes lengths differ; :func:`_shrink_lengths` removes the variance that it adds.
+    length of a microbatch is the mean of these quotients over its operations. Random noise in the
+    operation times also makes lengths differ; :func:`_shrink_lengths` removes the variance that it
+    adds.
 
     Args:
         operations: Operations of all ranks.
@@ -148,7 +149,7 @@ def _normalize_by_kind(operations: Operations, rows: Ints) -> Floats:
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the operations, at least one.
+        rows: Rows of the operations. Must not be empty.
     """
     rank, chunk, phase = operations.rank[rows], operations.chunk[rows], operations.phase[rows]
     busy_ns = operations.busy_ns[rows]

@@ -211,7 +211,7 @@ def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Me
 
 
 def _take_turns(work: Work, turns: Ints) -> Work:
-    """Give each operation the start and end of another operation, ``turns[i]`` for operation ``i``.
+    """Give each operation ``i`` the start and end of operation ``turns[i]``.
 
     Args:
         work: Work table whose first rows are operations. All other rows keep their times.
@@ -253,8 +253,8 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
     """Estimate how long the transfer of each operation's input took.
 
     The transfer time can be measured only if the receive waited for its input. All other
-    operations, whose receive started late or was not recorded, get the first of the following that
-    is known:
+    operations, whose receive started late or was not recorded, get the first known value of the
+    following:
 
     1. The lower median of the measured times of the same virtual stage and direction.
     2. The lower median of all measured times of the run.
@@ -411,8 +411,8 @@ def _find_last_members(work: Work) -> Ints:
 def _find_last_predecessors(graph: Graph) -> Ints:
     """For each row, return the predecessor that ended last, or -1 if it has no predecessor.
 
-    At equal ends, a predecessor on the same rank wins over one on another rank. Remaining ties go
-    to a predecessor that computes rather than communicates.
+    If several end at the same time, a predecessor on the same rank wins over one on another rank.
+    Remaining ties go to predecessors that compute rather than communicate.
     """
     work = graph.work
     row = graph.dependencies.successor
@@ -487,7 +487,7 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
 
 
 def _sum_by_rank(labeled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
-    """Sum the times of each rank and label, and return one part for each of these pairs.
+    """Sum the times of each (rank, label) pair, and return one part per pair.
 
     A rank gets no part for a label if all of its times with that label are 0.
 

@@ -46,7 +46,7 @@ STRAGGLES = 1.2
 _MAX_STRAGGLERS = 10
 #: Key of an operation kind: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
 KindKey = tuple[int, int, int, int]
-#: Rows of operations in the run, followed by columns of measurements of these operations. Columns
+#: Rows of operations in the run, followed by columns with measurements of those operations. Columns
 #: are 32 bits wide if their values fit.
 Samples = tuple[Codes, ...]
 
@@ -119,7 +119,7 @@ def collect_phase_samples(
 
     Args:
         operations: Operations of a stretch.
-        receives: Receives of these operations.
+        receives: Receives of those operations.
         inputs: Inputs that the operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
         first_row: Row in the run of the stretch's first operation. It is added to all rows.
@@ -174,7 +174,7 @@ def _find_starts_after_idling(
     """
     is_shown: Bools = (arrivals.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
     is_shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
-    # A host that computes itself launches an operation only once its input has arrived.
+    # A host that does the computing itself launches an operation only once its input has arrived.
     is_host = operations.host_start_ns >= operations.start_ns
     is_shown &= is_host | (operations.host_start_ns <= inputs.ready_ns)
     rows = np.flatnonzero(is_shown)
@@ -196,8 +196,9 @@ def _find_starts_after_idling(
 def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
-    The previous operation must be of the same rank and iteration. Operations that overlap have no
-    gap between them. Operations whose input may come from an unknown operation are left out.
+    The previous operation must be on the same rank and in the same iteration. Operations that
+    overlap have no gap between them. Operations whose input may come from an unknown operation are
+    left out.
 
     Args:
         operations: Operations of all ranks.
@@ -240,7 +241,7 @@ def measure_phase_times(
         operations: Operations of the run.
         stage: Stage of each rank, or -1 if unknown.
         averaged: Mask of the iterations that are averaged.
-        parts: Samples of each stretch, at least one; see :func:`collect_phase_samples`.
+        parts: Samples of each stretch, for at least one stretch; see :func:`collect_phase_samples`.
     """
     waited, started, gaps = zip(*parts, strict=True)
     kind, keys = _number_kinds(operations, stage)
@@ -479,7 +480,7 @@ def _summarize_times(
     Args:
         key: Key of the kind.
         microbatch: Microbatch of each time.
-        time_ns: The times, at least one.
+        time_ns: The times. Must not be empty.
         gap_ns: Gaps before operations of the kind, or None if there are none.
     """
     virtual_stage, stage, chunk, phase = key

@@ -55,10 +55,10 @@ def choose_replayed_ranks(
 ) -> ReplayedRanks | None:
     """Choose the pipelines whose ranks are replayed, or return None if all ranks are replayed.
 
-    As many pipelines are chosen as contain about ``MAX_REPLAYED_OPERATIONS`` forwards and backwards
-    in total, but at least ``_MIN_PIPELINES``. Half of them, rounded down, are the slowest ones:
-    they come first in :func:`_order_by_latest_end`. The other half is evenly spaced in the rest of
-    this order.
+    The chosen pipelines contain about ``MAX_REPLAYED_OPERATIONS`` forwards and backwards in total,
+    but there are at least ``_MIN_PIPELINES`` of them. Half of them, rounded down, are the slowest
+    ones: they come first in :func:`_order_by_latest_end`. The other half is evenly spaced in the
+    rest of this order.
 
     Args:
         operations: Operations of all ranks.
@@ -93,14 +93,14 @@ def _order_by_latest_end(
 ) -> Ints:
     """Return the pipeline numbers, sorted so that pipelines that end late come first.
 
-    In each iteration, the pipeline that ends last gets place 0, the one before it place 1, and so
-    on. Pipelines are sorted by their smallest place in any iteration, then by the sum of their
-    places.
+    In each iteration, the pipeline that ends last gets place 0, the one that ends before it gets
+    place 1, and so on. Pipelines are sorted by their smallest place in any iteration, then by the
+    sum of their places.
 
     Args:
         operations: Operations of all ranks.
         rows: Rows of the forwards and backwards in the included iterations.
-        pipeline: Number of each rank's pipeline, from 0.
+        pipeline: Zero-based pipeline number of each rank.
         count: Number of pipelines.
         included: Mask of the iterations to include.
     """

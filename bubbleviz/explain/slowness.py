@@ -46,7 +46,7 @@ class Slowness:
         relative_score: Mean kernel time per iteration of the fastest rank of the same stage,
             divided by the mean kernel time per iteration of the rank.
         individual_score: Kernel time of the rank in its fastest iteration, divided by its kernel
-            time in its last averaged iteration.
+            time in the last averaged iteration.
         replay: Function that returns the slowdown S of ranks, keyed by rank index; see
             :func:`compute_rank_slowdowns`.
     """
@@ -124,7 +124,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
 
     Args:
         row: For each time, the index of the row that it belongs to.
-        group: For each time, the number of its group. Times of the same group are for the same
+        group: For each time, the number of its group. Times in the same group are for the same
             work.
         time_ns: The times, all positive.
         rows: Number of rows.
@@ -161,8 +161,8 @@ def compute_rank_slowdowns(
         by_replica: Slowdown S of each replica, keyed by replica.
 
     Returns:
-        S keyed by rank index. If only one of the two is known, it is used. A rank is left out if
-        both are unknown.
+        S keyed by rank index. If only one of the two values is known, it is used. A rank is left
+        out if both are unknown.
     """
     slowdowns = {}
     for rank, of_stage, of_replica in zip(
@@ -175,7 +175,7 @@ def compute_rank_slowdowns(
 
 
 def group_by_stage(stages: Sequence[int | None]) -> Ints:
-    """Return the group number of each rank, from 0 in order of the stages.
+    """Return the group number of each rank, numbered from 0 in stage order.
 
     Ranks of the same stage share a group. Ranks whose stage is unknown form one group, the first.
     """
@@ -200,7 +200,7 @@ def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
     The median is NaN if all values of the group are NaN.
 
     Args:
-        group: Number of each value's group, counted from 0.
+        group: Zero-based group number of each value.
         values: One value per rank.
     """
     medians = np.full(len(values), np.nan)
@@ -220,7 +220,7 @@ def compute_median_of_stage(
         stages: Stage of each rank, or None if unknown.
         values: One value per rank; NaNs are ignored.
         is_pipeline: Whether ranks whose stage is unknown may do different work. If true, the median
-            of these ranks is NaN. If false, these ranks are compared with each other.
+            of such ranks is NaN. If false, such ranks are compared with each other.
     """
     medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)
@@ -237,7 +237,7 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
     - One: there is no norm, and the result is 0. It is also 0 if the norm is 0.
 
     Args:
-        group: Number of each value's group, counted from 0.
+        group: Zero-based group number of each value.
         values: One value per rank, without NaNs.
     """
     is_pair = np.bincount(group)[group] == 2
@@ -256,7 +256,7 @@ def compute_median_of_others(group: Ints, values: Floats) -> Floats:
                         ^
 
     Args:
-        group: Number of each value's group, counted from 0.
+        group: Zero-based group number of each value.
         values: One value per row.
     """
     count = len(values)

@@ -174,7 +174,7 @@ def _compute_shares(
     """Return the fraction of a stage's time that each of its layers gets, by kernel time.
 
     Kernels outside layers belong to the embedding on the first stage, and to the head on the last
-    stage, if that layer has no kernels of its own. In all other cases, kernels outside layers are
+    stage, if that layer has no other kernels. In all other cases, kernels outside layers are
     ignored.
 
     Args:

@@ -187,13 +187,13 @@ def _find_most_different_phase(
     """Find the phase in which a group of ranks differs most from the median of their stages.
 
     The median over the group's ranks is used, both for the multiple and for the difference in ns.
-    The phase with the largest difference in ns wins; at equal differences, the first phase. A phase
-    is considered only if its multiple differs from 1 by at least 5 % and its difference is at least
+    The phase with the largest difference in ns wins. The first phase wins ties. A phase is
+    considered only if its multiple differs from 1 by at least 5 % and its difference is at least
     ``min_time_ns``.
 
     Args:
         phases: Differences of all ranks, keyed by phase name.
-        ranks: Indices of the ranks of a group.
+        ranks: Indices of the ranks in a group.
         min_time_ns: Minimum difference in ns between the time of a phase and its median.
 
     Returns:

@@ -42,7 +42,7 @@ MAX_OPERATIONS = 150_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stretch:
-    """One or more complete pipelines of a run, with ranks and operation rows counted from 0.
+    """One or more complete pipelines of a run, with ranks and operation rows numbered from 0.
 
     Attributes:
         first_rank: Index in the run of the stretch's first rank.
@@ -65,7 +65,7 @@ class Stretch:
         extents: Start of the first work and end of the last work of each rank in each iteration.
         windows: The measurement window of each ratio, keyed by ratio name.
         is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
-        averaged: Mask of the iterations of the run that are included in averages.
+        averaged: Mask of the run's iterations that are included in averages.
         ended_ns: Time at which each iteration had ended on all ranks of the run, or the smallest
             int64 if unknown.
         begun_ns: For each iteration, the time at which the first rank began the next iteration, or
@@ -132,7 +132,7 @@ def _cut_stretch(
     is_kept: Bools,
     shared: Mapping[str, Any],
 ) -> Stretch:
-    """Cut a stretch out of a run, and count its ranks and operation rows from 0.
+    """Cut a stretch out of a run, and renumber its ranks and operation rows from 0.
 
     Args:
         run: The merged profiles.
@@ -211,7 +211,7 @@ def _choose_listed_ratio(counts: Counts) -> str:
 def _take_hosts(
     hosts: tables.HostActivities, rows: slice, first_rank: int
 ) -> tables.HostActivities:
-    """Return the host activities of a stretch, with ranks and operation rows counted from 0.
+    """Return the host activities of a stretch, with ranks and operation rows renumbered from 0.
 
     Args:
         hosts: Activities of launching threads in the whole run, sorted by the operation that was
@@ -258,7 +258,7 @@ def has_contradicted_stages(run: Run) -> bool:
 
 
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration ended on all ranks, and when any rank began the next iteration.
+    """Return when each iteration had ended on all ranks, and when any rank began the next one.
 
     Returns:
         ended_ns: Latest end of each iteration over all ranks. ``NEVER`` if the clocks of the

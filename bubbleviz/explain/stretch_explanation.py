@@ -35,8 +35,8 @@ class StretchExplanation:
         samples: Samples used to measure phase times; see :func:`.collect_phase_samples`.
         received: Number of receives whose producer is known, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
-        kept_rows: Tables about single operations of the kept ranks, with the row numbers and rank
-            indices of the run.
+        kept_rows: Per-operation tables of the kept ranks, with the row numbers and rank indices of
+            the run.
     """
 
     idle_ns: Mapping[str, Ints]

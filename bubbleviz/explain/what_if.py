@@ -133,7 +133,7 @@ def ask_what_if(
         plan: The plan of the run, or None for the recognized schedule.
         with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
             simulated or, if that is None, the recognized schedule.
-        memory: Memory of the devices in bytes, or None if it is unknown.
+        memory: Device memory in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
 
@@ -189,7 +189,7 @@ def _compare_with_run(
         rows: Rows for the order that ran: first as measured, then, if known, without delays.
         name: Name of the recognized schedule, or None if it is unknown.
         plan: Plan to simulate instead of the recognized schedule, or None.
-        memory: Memory of the devices in bytes, or None if it is unknown.
+        memory: Device memory in bytes, or None if it is unknown.
         with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
             simulated or, if that is None, the recognized schedule.
         by_makespan: Whether schedules are compared by makespan. If false, they are compared by

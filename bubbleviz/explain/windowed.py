@@ -45,7 +45,7 @@ def _select_rows(
     its row numbers.
 
     Args:
-        explained: Function that returns the tables about single operations of the whole run.
+        explained: Function that returns the per-operation tables of the whole run.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
             last entry of -1 maps the index -1 to itself.
         new_row: New row of each operation, or -1 if it is outside the window. An additional last

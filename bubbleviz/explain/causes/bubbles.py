@@ -25,8 +25,8 @@ class Bubbles(IdleIntervals, ArrowTable):
     same number in ``interval``.
 
     Arrow libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
-    ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are row numbers of the
-    operations, from 0.
+    ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are zero-based row numbers of
+    the operations.
 
     Attributes:
         iteration: Iteration whose window contains the interval.

@@ -131,7 +131,7 @@ def _explain_first_stage(
     - The operation after them has no known input from another rank.
 
     :func:`_find_tokens` and :func:`_divide_waits` find the part of each interval that is such a
-    wait. The rest keeps its cause.
+    wait. The remaining time keeps its cause.
 
     Args:
         operations: Operations of all ranks.

@@ -61,7 +61,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     Args:
         stretch: The stretch, which consists of complete pipelines.
         inputs: Inputs of the operations from other ranks.
-        arrivals: Arrival times of these inputs, measured from receives.
+        arrivals: Arrival times of those inputs, measured from receives.
 
     Returns:
         Pieces of idle time with their causes, sorted by (rank, start).
@@ -185,7 +185,7 @@ def _list_waits(
     Args:
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
-        arrivals: Arrival times of these inputs, measured from receives.
+        arrivals: Arrival times of those inputs, measured from receives.
         gaps: The gaps, whose times are positions on the packed timeline.
         line: Packing of all ranks' time axes into one line.
     """
@@ -321,7 +321,7 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
     Args:
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
-        arrivals: Arrival times of these inputs, measured from receives.
+        arrivals: Arrival times of those inputs, measured from receives.
 
     Returns:
         Row of the transfer ahead for each operation, or -1 if there is none.

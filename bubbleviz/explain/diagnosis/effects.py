@@ -24,7 +24,7 @@ from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 
-#: Minimum logarithm of an effect that is reported, in absolute terms and in standard errors.
+#: Minimum logarithm of a reported effect, in absolute terms and in standard errors.
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
@@ -34,7 +34,7 @@ _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum rise of the logarithm of the pace over the run that counts as a trend.
 _MIN_RISE = 0.03
 #: Minimum number of iterations in a trend. Minimum fraction of the variance that a trend explains
-#: with 6, 7, and 8 or more iterations. Chance explains this fraction in about one of a hundred runs
+#: with 6, 7, and 8 or more iterations. Chance explains this fraction in about one in a hundred runs
 #: (F test of a line).
 _MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: Minimum number of iterations in which a jump can be found, and minimum number on each side.
@@ -82,13 +82,13 @@ class Computes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PaceChanges:
-    """How the pace of ranks changes during the run, one row per rank.
+    """How each rank's pace changes during the run, one row per rank.
 
     Attributes:
         slope: Slope of the logarithmic pace, per iteration.
-        jump_begin: Number of the first iteration after the jump that fits best, counted from 0. The
-            jump may be insignificant.
-        jump_change: Mean logarithmic pace after the jump that fits best, minus the mean before it.
+        jump_begin: Zero-based number of the first iteration after the best-fitting jump. The jump
+            may be insignificant.
+        jump_change: Mean logarithmic pace after the best-fitting jump, minus the mean before it.
         is_slowed: Whether the rank became slower in a single jump.
         is_drifting: Whether the rank becomes slower gradually.
     """
@@ -109,7 +109,7 @@ class PaceChanges:
 
         Args:
             rank_row: For each query, the row of the rank in this table.
-            iteration: For each query, the number of the iteration, counted from 0.
+            iteration: For each query, the zero-based iteration number.
         """
         number = iteration.astype(np.float64)
         drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
@@ -123,9 +123,9 @@ class Paces:
 
     Attributes:
         computes: Groups of compute operations with the same rank and iteration, one group per row.
-        pace: How many times longer the rank takes in the iteration than usual. The effect that all
+        pace: How many times longer than usual the rank takes in the iteration. The effect that all
             ranks share in the iteration is divided out.
-        iteration: Number of the iteration, counted from 0.
+        iteration: Zero-based iteration number.
         ranks: Groups of rows with the same rank.
         changes: How the pace of each rank changes, one row per group of ``ranks``.
     """
@@ -139,7 +139,7 @@ class Paces:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StageEffects:
-    """Effects of stages, one row per (kind of work, stage).
+    """Effects of stages, one row per (kind of work, stage) pair.
 
     Attributes:
         row_of_compute: For each compute operation, the row of this table that has its kind and
@@ -163,15 +163,15 @@ class Effects:
     """Factors of compute operation times.
 
     Attributes:
-        computes: The compute operations. An index of a compute operation is a row of this table.
+        computes: The compute operations. Indices of compute operations refer to rows of this table.
         cell_ns: Lower median time of each cell of ``computes.cells``, corrected for ranks that
-            became slower and for replicas that got longer sequences by chance.
+            became slower and for replicas that happened to get longer sequences.
         copies: Groups of cells with the same kind, virtual stage and stage. The cells of a group
             are copies: they do the same work on different ranks.
         stages: Effects of the stages on each kind of work.
-        iterations: Groups of compute operations of the same iteration.
-        iteration_effect: How many times longer each iteration takes on all ranks than the usual
-            iteration. The factor is 1 if only one of several ranks is slower.
+        iterations: Groups of compute operations in the same iteration.
+        iteration_effect: How many times longer than usual each iteration takes on all ranks. The
+            factor is 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run. All values are 1 if there is no trend.
         microbatches: Groups of compute operations with the same microbatch, iteration and replica.
@@ -245,14 +245,14 @@ class Effects:
     def is_significant(
         self, effect: Floats, n_times: Ints, norm_variance: Floats | float = 1.0
     ) -> Bools:
-        """Return a mask of the effects that are larger than noise and than hardware tolerances.
+        """Return a mask of the effects that exceed both noise and hardware tolerances.
 
         The logarithm of a significant effect is greater than 0.02 and greater than four standard
         errors. The standard error is ``1.25 * noise * sqrt((1 + norm_variance) / n_times)``.
 
         Args:
             effect: The factors. NaN is never significant.
-            n_times: For each factor, the number of times whose median it is.
+            n_times: For each factor, the number of measured times that it is the median of.
             norm_variance: Variance of the norm by which the factor was divided, as a multiple of
                 the variance of that median.
         """
@@ -268,11 +268,12 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
        pace. Each factor is divided out before the next one is estimated. What remains is the
        residual.
     3. The medians of the cells are corrected for ranks that became slower, and for replicas that
-       got longer sequences by chance. Then the medians of different stages are compared.
+       happened to get longer sequences. Then the medians of different stages are compared.
 
     Args:
         work: Work table of all ranks in the replayed iterations.
-        gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
+        gap_ns: For each row, the time during which no kernel ran, or None to assume that there are
+            no gaps.
     """
     computes = _select_computes(work, gap_ns)
     cell_ns = group_medians(computes.cells.of_row, len(computes.cells), computes.time_ns)
@@ -294,7 +295,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     )
     residual = ratio / paces.pace[rank_iterations.of_row]
 
-    # Ranks are compared at the speed that they had before they became slower.
+    # Ranks are compared at their speed before they became slower.
     cell_ns = cell_ns / np.exp(_estimate_rise_of_cells(computes, paces))
     # If lengths vary, replicas get more or fewer tokens by chance.
     copies = _group_copies(computes)
@@ -327,7 +328,8 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 
     Args:
         work: Work table of all ranks.
-        gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
+        gap_ns: For each row, the time during which no kernel ran, or None to assume that there are
+            no gaps.
     """
     length_ns = work.end_ns - work.start_ns
     rows = np.flatnonzero(has_role(work.role, _TIMED) & (length_ns > 0))
@@ -435,7 +437,7 @@ def _estimate_replica_lengths(
     effect: Floats,
     cell_ns: Floats,
 ) -> Floats:
-    """Estimate how much longer each replica takes because it got longer sequences by chance.
+    """Estimate how much longer each replica takes because it happened to get longer sequences.
 
     The microbatches of a replica have random lengths, so replicas get more or fewer tokens by
     chance. The time of a replica is divided by the median of the other replicas, and by the median
@@ -445,15 +447,16 @@ def _estimate_replica_lengths(
 
     Args:
         computes: The compute operations of the run.
-        copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
-        microbatches: Groups of compute operations of one microbatch.
+        copies: Groups of cells that do the same work. A cell is a combination of kind, virtual
+            stage and rank.
+        microbatches: Groups of compute operations that belong to the same microbatch.
         effect: How many times longer each microbatch takes.
         cell_ns: Median time of each cell in ns.
 
     Returns:
         Time of each replica divided by the median of all replicas, or 1 if chance does not explain
-        it. An additional last value of 1 makes index -1 (unknown replica) give 1. All values are 1
-        if there is a single replica, or if any replica is unknown.
+        it. An extra last value of 1 makes index -1 (unknown replica) yield 1. All values are 1 if
+        there is a single replica, or if any replica is unknown.
     """
     replica_of_cell = computes.replica[computes.cells.first]
     replica_of_microbatch = computes.replica[microbatches.first]
@@ -483,7 +486,8 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 
     Args:
         computes: The compute operations of the run.
-        copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
+        copies: Groups of cells that do the same work. A cell is a combination of kind, virtual
+            stage and rank.
         cell_ns: Median time of each cell in ns.
     """
     first_compute = computes.cells.first[copies.first]
@@ -503,15 +507,15 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 
 
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
-    """Find out whether each rank became slower during the run, gradually or in a jump.
+    """Determine whether each rank became slower during the run, gradually or in a jump.
 
     A line and a jump are fitted to the paces, without isolated outliers. A rank became slower in a
     jump if the jump is significant and explains more variance than the line. Otherwise the rank is
     drifting if the line is rising (:func:`is_rising`).
 
     Args:
-        rank_row: Rank number of each pace, from 0.
-        iteration: Iteration number of each pace, from 0.
+        rank_row: Zero-based rank number of each pace.
+        iteration: Zero-based iteration number of each pace.
         log_pace: Logarithm of each pace.
     """
     number = iteration.astype(np.float64)
@@ -530,7 +534,7 @@ def _fit_trend(series: Floats) -> Floats:
     line is not rising (:func:`is_rising`), all factors are 1.
 
     Args:
-        series: Logarithmic factor of each iteration.
+        series: Logarithm of each iteration's factor.
     """
     number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
     slope, explained = fit_lines(group, number, replace_spikes(group, number, series))
@@ -543,7 +547,7 @@ def _fit_trend(series: Floats) -> Floats:
 def _estimate_deviation(values: Floats) -> float:
     """Estimate the standard deviation around 0 as 1.4826 times the median absolute value.
 
-    The median is the lower one. The result is 0 if there are no values.
+    The lower median is used. The result is 0 if there are no values.
     """
     return 1.4826 * compute_quantile(np.abs(values), 0.5) if len(values) else 0.0
 
@@ -552,7 +556,7 @@ def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
     """Return the lower median of each group, or NaN for a group without values.
 
     Args:
-        group: Number of each value's group, counted from 0.
+        group: Zero-based group number of each value.
         n_groups: Number of groups.
         values: One value per row.
     """
@@ -569,8 +573,8 @@ def compute_quantile(values: Floats, fraction: float) -> float:
     """Return a quantile of values like ``np.quantile`` with ``method="lower"``.
 
     Args:
-        values: The values, at least one.
-        fraction: The quantile, from 0 to 1.
+        values: The values. Must not be empty.
+        fraction: The quantile, between 0 and 1.
     """
     return float(np.sort(values)[int(fraction * (len(values) - 1))])
 
@@ -583,7 +587,7 @@ def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
     replaced by the median. Groups of fewer than 6 points are unchanged.
 
     Args:
-        group: Number of each point's group, counted from 0.
+        group: Zero-based group number of each point.
         x: Position of each point, which determines the order of points in a group.
         y: Value of each point.
 
@@ -609,7 +613,7 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Fit a line through the points of each group by least squares.
 
     Args:
-        group: Number of each point's group, counted from 0.
+        group: Zero-based group number of each point.
         x: Position of each point.
         y: Value of each point.
 
@@ -679,7 +683,7 @@ def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
       it.
 
     Args:
-        group: Group of each point, from 0. Every group has points.
+        group: Zero-based group number of each point. Every group must have at least one point.
         x: Position of each point.
         y: Value of each point.
 
@@ -704,7 +708,7 @@ def _sum_squared_deviations(group: Ints, value: Floats) -> Floats:
     """For each group, return the sum of squared deviations of its values from their mean.
 
     Args:
-        group: Group of each value, from 0. Every group has values.
+        group: Zero-based group number of each value. Every group must have at least one value.
         value: The values.
     """
     mean = np.bincount(group, value) / np.bincount(group)
@@ -756,7 +760,7 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
 def order_by_loss(rank: Ints, loss: Floats) -> list[int]:
     """Return the ranks whose total loss is positive, sorted by loss, largest first.
 
-    At equal losses, the lower rank comes first.
+    The lower rank comes first in ties.
 
     Args:
         rank: Rank of each row.

@@ -1,7 +1,7 @@
-"""Faults: reasons why work took longer than equal work, and how long it would otherwise take.
+"""Faults: reasons why work took longer than comparable work, and how long it would otherwise take.
 
-The shape of a slowdown shows its cause. For example, all work of one rank is slow, all work of one
-stage is slow, or one microbatch is slow on every stage. Each function in ``SHAPES`` finds the
+The shape of a slowdown reveals its cause. For example, all work of one rank is slow, all work of
+one stage is slow, or one microbatch is slow on every stage. Each function in ``SHAPES`` finds the
 faults of one shape in the evidence of a run.
 """
 
@@ -43,7 +43,7 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of pausing ranks, and of late ranks, that get a fault of their own.
+#: Maximum number of pausing ranks, and of late ranks, that get separate faults.
 _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 4, 4
 #: Limits used by :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
@@ -54,7 +54,7 @@ _MIN_GAP_FRACTION = 0.05
 #: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. This
 #: can be more chunks than the requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
-#: Name of the fault of layers that are on the wrong stages.
+#: Name of the fault for layers that are on the wrong stages.
 WHOLE_LAYERS = "layers"
 #: Values of ``detail`` for a slow stage that runs on a single rank.
 #: A stage with more kernels than other stages has more layers.
@@ -89,8 +89,8 @@ class Fault:
             faults.
         iterations: Iterations in which the fault occurs, or empty for all iterations.
         phases: Pairs of a phase that the fault slows down and its time as a multiple of the norm.
-            The phase is "" if the number applies to all phases. Some kinds of faults put another
-            number here, for example ``("late by ms", 1.5)``.
+            The phase is "" if the number applies to all phases. Some kinds of faults store a
+            different number here, for example ``("late by ms", 1.5)``.
         detail: Qualifier of ``kind``, or "" if there is none. Its meaning depends on the kind:
 
             - ``collective``: name of the collective kind.
@@ -106,10 +106,10 @@ class Fault:
               stage and :func:`_compare_kernels` comes to a conclusion.
             - ``token``: how many more chunks are in flight, ``one`` or ``enough``.
         delayed: Rows of the work table that start late because of the fault.
-        late_ns: Delay of each of ``delayed``, in ns.
+        late_ns: Delay of each row in ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
             lose more time than collectives.
-        host: CUDA call and range that the host was in during its longest delay, as rows of the
+        host: CUDA call and range that the host was in during its longest delay, as indices into the
             operations' ``names``. Each is -1 if unknown.
         moves: Descriptions of layers that move between stages, or empty if layers are unknown and
             the work is split evenly.
@@ -117,7 +117,7 @@ class Fault:
             and for other kinds of faults.
         lasts: Whether the fault began during the run and occurs in every later iteration.
         bound: Whether the saving is only an upper bound, because the work is not slow compared with
-            equal work. The replay then assumes that the work takes no time at all.
+            similar work. The replay then assumes that the work takes no time at all.
     """
 
     kind: str
@@ -149,7 +149,7 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """Name that is shared by faults that can contain each other.
+        """Name shared by faults that can contain each other.
 
         For example, the family of both the pauses of one rank and the pauses of all ranks is
         ``pauses``.
@@ -170,8 +170,8 @@ class Evidence:
         own_ns: Time of each row in ns, without waiting. For communication, this is its transfer
             time.
         effects: Effects on compute operation times.
-        launch_share: For each row, how much of the time without a compute kernel was also without a
-            communication kernel, as a fraction. None if it is unknown.
+        launch_share: For each row, the fraction of the time without a compute kernel that was also
+            without a communication kernel. None if it is unknown.
         host_of_rank: Host number of each rank.
         late_ns: Delay of each row in ns that is due to a late launch by the host, or 0.
         profiler_ns: Delay of each row in ns that is due to profiler overhead, or 0.
@@ -238,7 +238,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
     The two faults have different remedies:
 
-    - A slow host is repaired. Then its work takes as long as on other stages.
+    - A slow host is repaired, after which its work takes as long as on other stages.
     - Work of a slow stage moves to other stages, so the total time stays the same. If the layers
       are known, whole layers move::
 
@@ -320,7 +320,7 @@ def _build_stage_fault(
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Compare the number of kernels of a slow stage with other stages, to find out why it is slow.
+    """Compare a slow stage's kernel count with those of other stages to find out why it is slow.
 
     A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
     longer but has the same number of kernels. For each slow kind of work, the median number of
@@ -333,9 +333,9 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
 
     Returns:
         :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
-        every slow kind of work. :data:`SAME_KERNELS` if no number of kernels differs by more than 2
-        %. "" in all other cases, for example if several stages are slow, several ranks run the
-        stage, or numbers of kernels are unknown.
+        every slow kind of work. :data:`SAME_KERNELS` if no kernel count differs by more than 2 %.
+        "" in all other cases, for example if several stages are slow, several ranks run the stage,
+        or kernel counts are unknown.
     """
     work, effects = evidence.work, evidence.effects
     if len(stages) != 1 or len(find_distinct(work.rank[work.stage == stages[0]])) != 1:
@@ -354,7 +354,7 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
 
 
 def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
-    """Change the fault of slow stages so that whole layers move, instead of an even split of work.
+    """Change the fault of slow stages to move whole layers instead of splitting the work evenly.
 
     Without the returned fault, all stages take the times of the best layout. If no layout is better
     than the layout of the run, no layers move and no row changes. If the best layout is unknown,
@@ -496,11 +496,11 @@ def _average_slow_iterations(
 
 
 def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
-    """Return whether the lengths of all microbatches vary, rather than a few being slow.
+    """Return whether the lengths of all microbatches vary, rather than just a few being slow.
 
     The lengths vary if more than 20 % of the microbatches are slow. The exception is a run in which
-    the same few microbatch numbers are always slow. Then at most half of the numbers are ever slow,
-    and each of these is slow in at least 80 % of the iterations.
+    the same few microbatch numbers are always slow. In such a run, at most half of the numbers are
+    ever slow, and each slow number is slow in at least 80 % of the iterations.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.
@@ -549,7 +549,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank that pauses, then one for all pausing ranks if there are several.
 
     A rank pauses if single operations take much longer than usual, or if it is slow throughout
-    single iterations. Only the 4 ranks that lose the most time get a fault of their own.
+    single iterations. Only the 4 ranks that lose the most time get separate faults.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     factor, is_slow_pace = _measure_pauses(effects)
@@ -656,7 +656,7 @@ def _build_drift(
 
 
 def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
-    """Yield faults of links that became slow, of links that are always slow, and of all transfers.
+    """Yield faults for links that became slow, for always slow links, and for all transfers.
 
     Both directions between two stages share a fault. The three kinds of faults are:
 
@@ -698,8 +698,8 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
     """Return ``replica N`` if a fault affects only one replica and the run has several, else "".
 
     Args:
-        replica: Replicas that the fault affects, or -1 if unknown. Replicas may repeat.
-        all_replicas: Replicas of the run. Replicas may repeat.
+        replica: Replicas that the fault affects, or -1 if unknown. May contain duplicates.
+        all_replicas: Replicas in the run. May contain duplicates.
     """
     affected = find_distinct(replica).tolist()
     is_one_of_several = len(affected) == 1 and len(find_distinct(all_replicas)) > 1
@@ -711,7 +711,7 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
 
     Without the fault, transfers take as long as before the change. Replicas in which the same link
     became slow share a fault. The fault reports the times of the replica with the largest rise. It
-    starts with the first iteration in which any of these replicas is slow.
+    starts with the first iteration in which any of those replicas is slow.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -747,8 +747,8 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     """Return the median transfer time of each row's link, relative to the median of other links.
 
-    Here a link is a source stage, a destination stage and a replica. Only receives that started
-    before their send show how long data moved. If any link became slow during the run, only
+    Here a link is a combination of source stage, destination stage and replica. Only receives that
+    started before their send show how long data moved. If any link became slow during the run, only
     iterations before the first change are used.
 
     Args:
@@ -848,13 +848,13 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
 
 
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
-    """Yield faults of late launches: one per rank, one for all ranks, and one for the profiler.
+    """Yield faults for late launches: one per rank, one for all ranks, and one for the profiler.
 
     An operation that is launched late starts late although its input is ready. If a rank launches a
     collective late, all other members of the collective wait for this rank.
 
-    Only the 4 ranks with the largest total delay get a fault of their own. The fault of all ranks
-    is yielded only if several ranks launch late.
+    Only the 4 ranks with the largest total delay get separate faults. The fault of all ranks is
+    yielded only if several ranks launch late.
     """
     work, late_ns = evidence.work, evidence.late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -873,8 +873,8 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
 def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank that begins iterations late, then one for all late ranks.
 
-    Only the 4 ranks with the largest total delay get a fault of their own. The fault of all late
-    ranks is yielded only if several ranks are late.
+    Only the 4 ranks with the largest total delay get separate faults. The fault of all late ranks
+    is yielded only if several ranks are late.
     """
     work, late_ns = evidence.work, evidence.start_late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -967,7 +967,7 @@ def _build_gap_fault(
 ) -> Fault:
     """Build the fault of launch gaps on some ranks.
 
-    The rows of the fault are the compute operations of these ranks that contain launch gaps. The
+    The rows of the fault are the compute operations on those ranks that contain launch gaps. The
     reported number is the fraction of their total time that is launch gaps.
 
     Args:
@@ -1017,7 +1017,7 @@ def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
 
     Args:
         work: Work table of all ranks.
-        iteration: Iterations in which the fault occurs, with repetitions.
+        iteration: Iterations in which the fault occurs. May contain duplicates.
     """
     all_iterations, affected = find_distinct(work.iteration), find_distinct(iteration)
     if len(all_iterations) < MIN_JUMP_ITERATIONS or len(affected) < MIN_SIDE:
@@ -1027,7 +1027,7 @@ def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
 
 
 def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
-    """Build the fault of the first stage waiting for tokens because too few chunks are in flight.
+    """Build the fault for a first stage that waits for tokens because too few chunks are in flight.
 
     Args:
         n_more: Number of additional chunks in flight without the fault: :data:`ONE_MORE` or
@@ -1080,8 +1080,8 @@ def find_host_activity(
 ) -> tuple[int, int]:
     """Find the call and the range that a host was in for at least half of the lost time.
 
-    The time in a name is the total overlap of its activities with the interval. If several names
-    qualify, the name whose activities have the shortest total duration is returned.
+    The time spent in a name is the total overlap of its activities with the interval. If several
+    names qualify, the name whose activities have the shortest total duration is returned.
 
     Args:
         hosts: Activities of launching threads.
@@ -1112,13 +1112,13 @@ def find_host_activity(
 
 
 def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
-    """Return the call and the range that the host was in during the operation that loses most time.
+    """Return the call and range that the host was in during the operation that loses the most time.
 
     :func:`find_host_activity` describes the result.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
-        rows: Rows of the work table, at least one.
+        rows: Rows of the work table. Must not be empty.
         scale: Time of each row without the fault, as a fraction of its measured time.
     """
     work = evidence.work

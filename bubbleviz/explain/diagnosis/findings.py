@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
 #: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults, as a
-#: multiple of the sum of the single savings. Minimum gain of a set of faults over its best part, as
-#: a fraction of an iteration.
+#: multiple of the sum of the individual savings. Minimum gain of a set of faults over its best
+#: part, as a fraction of an iteration.
 _MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations that must show a saving before a confidence interval is computed.
 _MIN_SAVED_ITERATIONS = 3
@@ -134,7 +134,7 @@ class Diagnosis:
     Attributes:
         findings: Findings that save at least 0.1 % of an iteration, sorted by saving, largest
             first.
-        iterations: Number of replayed iterations, without a warm-up.
+        iterations: Number of replayed iterations, excluding a warm-up.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
         warm_up: Length of the first iteration as a multiple of the median of all other iterations.
             0 if the first iteration is not a warm-up. A warm-up is excluded from all means.
@@ -269,7 +269,7 @@ class _Baseline:
         return list(map(self._build_finding, scenarios, without_ns.T))
 
     def _build_finding(self, faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        """Build the finding of some faults from the iteration lengths without these faults.
+        """Build the finding for a set of faults from the iteration lengths without them.
 
         The saving of an iteration is noticeable if it is more than 0.1 % of the iteration.
         """
@@ -349,7 +349,7 @@ def build_diagnosis(
     schedule: str | None = None,
     period_ns: float | None = None,
 ) -> Diagnosis:
-    """Find the reasons why the iterations of a run are long, and how much time each costs.
+    """Find the reasons why the iterations of a run are long, and how much time each reason costs.
 
     First each fault is removed alone. Then sets of faults are removed together
     (:func:`_find_sets_of_faults`). Findings that save less than 0.1 % of an iteration are left out.
@@ -397,7 +397,8 @@ def _measure_baseline(
 ) -> _Baseline:
     """Replay the iterations with all faults, and leave out the first one if it is a warm-up.
 
-    Measured lengths are from the first start to the last end of all work except sends and receives.
+    Measured lengths extend from the first start to the last end of all work except sends and
+    receives.
 
     Args:
         faultless: Replays iterations without certain faults.
@@ -475,7 +476,7 @@ def _find_sets_of_faults(
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
-    """Return how much longer the first iteration takes than usual, or 0 if it is not a warm-up.
+    """Return the first iteration's length as a multiple of the usual, or 0 if it is not a warm-up.
 
     This is the first length divided by the upper median of all other lengths. The iteration is not
     a warm-up if this multiple is at most 1.5, or if there are fewer than three other iterations.
@@ -533,7 +534,7 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
 
     - Its saving is more than 1.2 times the sum of the savings of its faults.
     - Its saving exceeds the saving of its best part by more than 2 % of an iteration. Parts are the
-      single faults of the set, and smaller sets of these faults that were already selected.
+      individual faults in the set, and smaller sets of its faults that were already selected.
 
     Sets are tried in ascending order of size.
 
@@ -595,9 +596,10 @@ def _choose_length_measure(
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
     If iterations overlap, the next iteration starts one period later: after the longest span of any
-    rank, and a pause that does not change. The span of a rank is the time from its first to its
-    last compute operation or optimizer in the iteration. So removing a fault saves at most as much
-    as the longest span gets shorter, and replayed lengths must not become shorter than this allows.
+    rank plus a pause that does not change. The span of a rank is the time from its first to its
+    last compute operation or optimizer in the iteration. So removing a fault saves at most the
+    amount by which the longest span gets shorter, and replayed lengths must not become shorter than
+    this allows.
 
     Args:
         work: Work table of all ranks.
@@ -664,9 +666,10 @@ def estimate_mean_saving(
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    The mean is over all iterations. The interval is first computed for the iterations with a
-    noticeable saving, because the fault does not occur in the others. Its half width is multiplied
-    by the fraction of these iterations. Then the error of the replay is added in quadrature.
+    The mean covers all iterations. The interval is first computed for the iterations with a
+    noticeable saving, because the fault does not occur in the other iterations. Its half width is
+    multiplied by the fraction of iterations with a noticeable saving. Then the error of the replay
+    is added in quadrature.
 
     Args:
         saved_ns: Saving of each iteration.
@@ -674,7 +677,8 @@ def estimate_mean_saving(
         missed_ratio: Error of the replay as a fraction of the saving.
 
     Returns:
-        Mean and half width in ns. The half width is None if fewer than three iterations save time.
+        The mean and the half width in ns. The half width is None if fewer than three iterations
+        save time.
     """
     savings = measure_spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
     mean_ns = float(saved_ns.mean())
@@ -754,8 +758,8 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
     The pauses are reported under two conditions:
 
     - Their mean is at least 5 % of the mean period, which is the time from one start to the next.
-    - At least two of them are longer than 1 % of the mean period. If there is only one pause, this
-      one must be.
+    - At least two of them are longer than 1 % of the mean period. If there is only one pause, that
+      pause must exceed this limit.
 
     Args:
         run: The replayed run.
@@ -780,7 +784,7 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
 def _build_pause_fault(
     run: ReplayedRun, boundaries: _Boundaries, longest: int, has_paused: Bools
 ) -> Fault:
-    """Build the fault that all ranks are idle between iterations.
+    """Build the fault for the time between iterations in which all ranks are idle.
 
     The ranks of the fault are those that were idle for the shortest time in the longest pause.
     ``host`` describes what the host did on the first of these ranks during this pause.
@@ -871,7 +875,7 @@ def _collect_evidence(
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
-    """Collect the evidence of a run that is used to find faults.
+    """Collect the evidence from a run that is used to find faults.
 
     ``late_ns`` of the evidence contains the delays of late operations and of late collectives.
     """
@@ -912,7 +916,7 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return how much of the time without compute kernels was also without communication kernels.
+    """Return the fraction of time without compute kernels that also had no communication kernel.
 
     A gap is time inside an operation in which no compute kernel ran. The fraction is the time
     without any kernel divided by the sum of the gaps, but at most 1. The time without any kernel is
@@ -923,7 +927,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
     Args:
         run: The replayed run.
         work: Work table of all ranks in the replayed iterations.
-        gap_ns: Time in each row in which no compute kernel ran.
+        gap_ns: For each row, the time during which no compute kernel ran.
     """
     if run.launch_gap_ns is None:
         return None
@@ -952,7 +956,7 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
 
 
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the fault of work that queued behind transfers, and a replay without this queueing.
+    """Yield the fault for work that queued behind transfers, and a replay without this queueing.
 
     The work consists of transfers and of collectives inside operations. In the replay, queued
     transfers no longer follow any other transfer. Nothing is yielded if no work is queued, or if
@@ -1001,7 +1005,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
     bubbles = explained.bubbles
     bubbles = bubbles.take((bubbles.cause == cause) & (bubbles.after >= 0))
     delay_ns = bubbles.end_ns - _find_delay_starts(run, bubbles, cause)
-    # If windows overlap, an idle interval is in both. Count it once.
+    # If two windows overlap, an idle interval can be in both. Count it once.
     is_own = bubbles.iteration == operations.iteration[bubbles.after]
     of_operation = group_sum(bubbles.after[is_own], len(operations), delay_ns[is_own])
     late_ns = np.zeros(len(work), np.int64)

@@ -1,4 +1,4 @@
-"""Find links between stages that become slow during a run, and when they do.
+"""Find links between stages that become slow during a run, and determine when they do.
 
 The slack of a message is the time from the end of its producer to the start of its consumer. It
 contains the transfer, and the time in which the consumer's rank was still busy. In each iteration,
@@ -45,9 +45,9 @@ class LinkChange:
     Attributes:
         stages: The two stages, lower stage first.
         replica: Replica of the pipeline, or -1 if unknown.
-        first_iteration: First slow iteration, as numbered in the report.
+        first_iteration: Number of the first slow iteration in the report.
         before_ns: Lower median of the least slack before the change.
-        after_ns: Lower median of the least slack in the slow iterations. Both medians are from the
+        after_ns: Lower median of the least slack in the slow iterations. Both medians are for the
             direction in which ``after_ns`` is smaller.
     """
 
@@ -66,7 +66,7 @@ class _LinkSlack(Table):
         low: Lower stage of the link.
         high: Higher stage of the link.
         replica: Replica of the pipeline, or -1 if unknown.
-        iteration: Iteration, as numbered in the report.
+        iteration: Iteration number in the report.
         up_ns: Least slack of the messages from the lower to the higher stage.
         down_ns: Least slack of the messages from the higher to the lower stage.
     """
@@ -140,8 +140,8 @@ def _select_messages(run: ReplayedRun) -> Dependencies:
 def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
     """Measure the least slack of each link in each iteration, in both directions.
 
-    The slack of a message is the time from the end of its producer to the start of its consumer. An
-    iteration is left out for a link that has no messages in one of the directions.
+    The slack of a message is the time from the end of its producer to the start of its consumer.
+    For each link, iterations that lack messages in either direction are left out.
 
     Args:
         run: The replayed run.

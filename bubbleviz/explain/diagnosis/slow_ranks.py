@@ -6,7 +6,7 @@ on different ranks. The time of a cell is modeled as a product, in which most fa
     time = norm of the copies x factor of the host x factor of the replica x factor of the rank
 
 The factors are found by greedy forward selection. In each round, a host or replica is a candidate
-if all of its ranks are slower than their copies. The candidate that explains the times best is
+if all of its ranks are slower than their copies. The candidate that best explains the times is
 selected, and the times of its ranks are divided by its factor. So a second host or replica that was
 hidden by the first one becomes visible in the next round. Ranks that are still slow at the end are
 slow for separate reasons::
@@ -30,7 +30,7 @@ from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import group_rows, sort_rows
 
-#: Maximum numbers of slow groups (hosts and replicas) and of single slow ranks that are reported.
+#: Maximum number of slow groups (hosts and replicas) and of single slow ranks to report.
 _MAX_GROUPS, _MAX_RANKS = 4, 8
 #: Maximum number of candidate hosts, and of candidate replicas, in a round.
 _MAX_CANDIDATES = 16
@@ -256,7 +256,7 @@ def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
     """Return how much each cell differs from its norm, which is the lower median of its copies.
 
     The misfit is ``abs(log(cell / norm))``. It counts twice for cells that are faster than their
-    norm, because faults make no work faster.
+    norm, because faults never make work faster.
     """
     copies = effects.copies
     norm_ns = group_medians(copies.of_row, len(copies), cell_ns)

@@ -20,7 +20,7 @@ _PHASES = (Phase.F, Phase.BW, Phase.W)
 
 @dataclass(frozen=True)
 class Deviation:
-    """An operation that did not run as the schedule plans it.
+    """An operation that did not run as the schedule planned.
 
     Attributes:
         rank: Index of the rank.
@@ -50,7 +50,7 @@ def find_deviations(
     Late and early operations come first, then missing, extra and repeated operations.
 
     Args:
-        operations: Operations of the report.
+        operations: Operations in the report.
         ran: Orders of the iteration.
         cell: Index of the rank in ``ran``.
         difference: Difference between the order of the rank and the planned order.

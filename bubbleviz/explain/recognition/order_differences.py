@@ -57,7 +57,7 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
 
     Args:
         measured: Codes of the measured order.
-        planned: Codes of the planned order, without repetitions.
+        planned: Codes of the planned order, without duplicates.
     """
     measured = order_as_planned(measured, planned)
     if np.array_equal(measured, planned):

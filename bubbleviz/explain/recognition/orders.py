@@ -99,7 +99,7 @@ class IterationOrders:
 
         Args:
             cell: Index of the rank in ``rank``.
-            operations: Operations of the report.
+            operations: Operations in the report.
         """
         bounds = np.append(self.first, len(self.row))
         of_rank = slice(*bounds[cell : cell + 2].tolist())
@@ -118,7 +118,7 @@ def read_orders(
     """Read the orders of the ranks in each iteration.
 
     Args:
-        operations: Operations of the report.
+        operations: Operations in the report.
         iterations: Indices of the iterations. Iterations without operations are left out.
 
     Returns:
@@ -176,7 +176,7 @@ def _read_iteration(
     forward and a backward. Chunks and microbatches are renumbered from 0.
 
     Args:
-        operations: Operations of the report.
+        operations: Operations in the report.
         iteration: Index of the iteration.
         rows: Rows of the iteration's operations, sorted by (rank, start).
         n_sequences: Number of parts into which sequences are split (sequence pipelining), or 1.
@@ -200,10 +200,10 @@ def _read_iteration(
 
 
 def _repeat_pairs(rows: Ints, is_pair: Bools) -> tuple[Ints, Bools]:
-    """Repeat the rows of overlapped pairs, so that a forward and a backward have one row each.
+    """Repeat the rows of overlapped pairs so that the forward and the backward have one row each.
 
     Args:
-        rows: Rows of operations, without repetitions.
+        rows: Rows of operations, without duplicates.
         is_pair: Mask of the rows that are an overlapped pair of a forward and a backward.
 
     Returns:
@@ -220,14 +220,14 @@ def _read_microbatches(
 ) -> Ints:
     """Return the microbatch number of each row, or -1 if it is unknown.
 
-    If sequences are split, each part of a sequence is a microbatch of its own, with the number
+    If sequences are split, each part of a sequence is a separate microbatch with the number
     ``microbatch * n_sequences + part``.
 
     Args:
-        operations: Operations of the report.
+        operations: Operations in the report.
         rows: Rows of the operations; overlapped pairs occur twice.
         is_second: Mask of the second occurrences, which are backwards.
-        n_sequences: Number of parts into which sequences are split, or 1.
+        n_sequences: Number of parts into which sequences are split, or 1 if they are not split.
     """
     number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, is_second)
     if n_sequences == 1:
@@ -278,7 +278,7 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
 
     Args:
         cell: For each operation, the index of its rank in the iteration, ascending.
-        chunk: Chunk of each operation, counted from 0 for each rank.
+        chunk: Chunk of each operation, numbered from 0 on each rank.
         kind: Kind of each operation.
         number: Microbatch number of each operation in the report, or -1 if unknown.
     """
@@ -303,14 +303,14 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
 
 
 def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -> Ints:
-    """Shift the microbatch numbers of forwards to start at the first number of the backwards.
+    """Shift the microbatch numbers of forwards to start where those of the backwards start.
 
     This is needed for the last rank of PyTorch's single-stage 1F1B, which numbers its forwards 1 to
     m and its backwards 0 to m-1. A group is shifted only if its forwards and its backwards span
     ranges of equal length.
 
     Args:
-        group: Group of each operation; a group is a chunk of a rank.
+        group: Group of each operation; a group is a chunk on one rank.
         n_groups: Number of groups.
         direction: Direction of each operation: 0 for forwards, 1 for backwards, 2 for neither.
         number: Microbatch number of each operation.
@@ -333,13 +333,13 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0, with one numbering for the iteration or one per group.
 
     One numbering is used if most groups contain all microbatches of the iteration: the median
-    number of microbatches per group equals the number in the iteration. It keeps gaps if at most
-    one number is missing for every three that occur, and has no gaps otherwise.
+    number of microbatches per group equals the number in the iteration. The shared numbering keeps
+    gaps if at most one number is missing for every three that occur, and has no gaps otherwise.
 
     If the median is smaller, each group is numbered separately and without gaps.
 
     Args:
-        group: Group of each operation; a group is a chunk of a rank.
+        group: Group of each operation; a group is a chunk on one rank.
         number: Microbatch number of each operation. All numbers must be known.
     """
     numbers = grouping.find_distinct(number)

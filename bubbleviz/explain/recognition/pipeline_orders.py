@@ -62,7 +62,7 @@ class PipelineOrders:
 
     @property
     def missing_microbatches(self) -> Ints:
-        """Numbers from 0 to the highest microbatch number that no rank ran, ascending."""
+        """Microbatch numbers below the highest one that no rank ran, in ascending order."""
         ran = grouping.find_distinct(*map(get_microbatch, self.orders))
         return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
@@ -98,7 +98,7 @@ def group_pipelines(
     devices of all orders of its pipeline are unknown.
 
     Args:
-        ranks: Ranks of the report.
+        ranks: Ranks in the report.
         parts: Orders of each iteration.
         patterns: List of distinct orders.
     """

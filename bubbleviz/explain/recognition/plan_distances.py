@@ -37,7 +37,7 @@ Plans = Callable[[Schedule, int, int, int], Planned | None]
 def measure_distance(
     ran: PipelineOrders, planned: Sequence[Ints]
 ) -> tuple[float, tuple[OrderDifference, ...]]:
-    """Measure which fraction of the planned operations did not run as planned.
+    """Measure what fraction of the planned operations did not run as planned.
 
     Args:
         ran: Measured orders of a pipeline.
@@ -97,12 +97,13 @@ def _find_nearest_key(
     """Return the key of the planned order that has the fewest differences from a measured order.
 
     Only four planned orders are compared: those whose first backward is at the nearest position,
-    because similar orders have their first backward at about the same position. At equal numbers of
-    differences, the planned order whose first backward is nearer wins, then the first key.
+    because similar orders have their first backward at about the same position. If several have
+    equally few differences, the planned order whose first backward is nearer wins, then the first
+    key.
 
     Args:
         order: The measured order.
-        keys: Keys of the planned orders to choose from, at least one.
+        keys: Keys of the planned orders to choose from. Must not be empty.
         planned: Planned orders by key.
         first_backward: Position of the first backward of each planned order, by key.
     """

@@ -127,10 +127,10 @@ def recognize_schedule(
       may be missing, because the remaining stages can look like another schedule.
 
     Args:
-        ranks: Ranks of the report.
-        operations: Operations of the report.
-        iterations: Iterations of the report.
-        noted: Kinds of limitations that the run has.
+        ranks: Ranks in the report.
+        operations: Operations in the report.
+        iterations: Iterations in the report.
+        noted: Kinds of limitations that apply to the run.
         stages_missing: Whether some virtual stages of the run are in none of the profiles.
         pipeline_unproven: Whether it is unclear if the ranks are stages or replicas.
         ends_early: Whether later stages may exist that are not in the profiles.
@@ -188,9 +188,9 @@ def compare_with_plan(
     name of the plan. All other iterations get no name.
 
     Args:
-        ranks: Ranks of the report.
-        operations: Operations of the report.
-        iterations: Iterations of the report.
+        ranks: Ranks in the report.
+        operations: Operations in the report.
+        iterations: Iterations in the report.
         plan: The plan that the run should have followed.
 
     Raises:
@@ -231,9 +231,9 @@ def _recognize_iterations(
     microbatch number is known, the result contains only a reason.
 
     Args:
-        ranks: Ranks of the report.
-        operations: Operations of the report.
-        iterations: Iterations of the report.
+        ranks: Ranks in the report.
+        operations: Operations in the report.
+        iterations: Iterations in the report.
         classify: Function that returns the verdict on the orders of a pipeline.
     """
     training = [i.index for i in iterations if i.kind == TRAINING]
@@ -291,8 +291,8 @@ def _summarize_run(
     """Combine the schedules of the iterations into the schedule of the run.
 
     Only averaged iterations are judged. If there are none, complete iterations are judged, or all
-    iterations if none is complete. The most frequent name among them wins; at equal counts, the
-    name that occurs first. The run is exact if all of them follow this schedule exactly.
+    iterations if none is complete. The most frequent name among them wins. Ties go to the name that
+    occurs first. The run is exact if all of them follow this schedule exactly.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
@@ -316,8 +316,8 @@ def _summarize_run(
 def _summarize_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
     """Combine the verdicts on the pipelines of an iteration.
 
-    The most frequent name wins; at equal counts, the name that occurs first. The iteration is exact
-    if all pipelines follow this schedule without any difference.
+    The most frequent name wins. Ties go to the name that occurs first. The iteration is exact if
+    all pipelines follow this schedule without any difference.
     """
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)
@@ -334,6 +334,6 @@ def _summarize_iteration(iteration: int, verdicts: Sequence[Verdict]) -> Iterati
 
 
 def _find_most_frequent(names: Sequence[str | None]) -> str | None:
-    """Return the most frequent name. At equal counts, the name that occurs first wins."""
+    """Return the most frequent name. Ties go to the name that occurs first."""
     counts = Counter(names)
     return max(counts, key=lambda name: counts[name])

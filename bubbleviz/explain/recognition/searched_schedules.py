@@ -1,4 +1,4 @@
-"""Recognize searched schedules by the structure of their orders instead of single operations.
+"""Recognize searched schedules by the structure of their orders rather than single operations.
 
 A searched schedule is computed from measured times and a memory limit, so its order differs from
 run to run. But its structure is always the same: W is split from the backward and delayed, and a
@@ -109,7 +109,7 @@ def _has_delayed_weights(order: Ints) -> bool:
 
 
 def _is_v_shaped(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device runs both F of the first microbatch directly after each other.
+    """Return whether the last device runs both F of the first microbatch back to back.
 
     The F of chunk 0 must come first. This shows that the two chunks form a V.
 

@@ -62,11 +62,11 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule that the orders of a pipeline follow.
 
     If the same microbatches are missing on all ranks, there are two explanations. Both are tried,
-    and the one with the smaller distance wins; at equal distances, the first:
+    and the one with the smaller distance wins. On a tie, the first explanation wins:
 
     1. All microbatches were planned, and some did not run. The plan contains all microbatches, and
        the operations of those that did not run count as missing.
-    2. Fewer microbatches were planned. The plan contains only as many microbatches as ran.
+    2. Fewer microbatches were planned. The plan contains only the number of microbatches that ran.
 
     In this example, the first explanation fits::
 
@@ -114,7 +114,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 
     For each order, every (kind, chunk) pair that occurs in it is missing once per missing
     microbatch. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``. Both
-    counts are numbers of operations, summed over all ranks.
+    are operation counts, summed over all ranks.
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
@@ -137,10 +137,10 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     """Compare the orders of a pipeline with a plan, or return None if their sizes differ.
 
-    The sizes are the numbers of devices, chunks and microbatches. Two differences are allowed:
+    The sizes are the device, chunk and microbatch counts. Two differences are allowed:
 
-    - If microbatches are missing on all ranks, the plan may contain all microbatches or only as
-      many as ran.
+    - If microbatches are missing on all ranks, the plan may contain either all microbatches or only
+      the number that ran.
     - If devices are unknown, the ranks may be several replicas of the plan's devices.
     """
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
@@ -252,7 +252,7 @@ def _find_nearest(
 
     Only the nearest plan of each interpretation is considered. If no plan is accepted, the verdict
     has no name. If several schedules have the same smallest distance, the first of
-    :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation wins.
+    :func:`.sort_by_preference` gives the name. The first interpretation wins ties.
 
     Args:
         readings: Orders of a pipeline in several interpretations.

@@ -7,9 +7,9 @@ ranges only, the waiting of the fast ranks looks like work of their last backwar
     rank 0   ├ F ┤├──────── B ────────────┤         ├ F ┤├─ B ─┤├─ waits ──────┤
     rank 1   ·· late ··├ F ┤├──── B ──────┤   ->    ·· late ··├ F ┤├─ B ─┤├────┤
 
-The ranks do equal work. So in each iteration, the shortest last backward contains the least
-waiting. All longer ones are cut to its length, and the time that was cut off becomes a collective
-of all ranks.
+The ranks do equal amounts of work. So in each iteration, the shortest last backward contains the
+least waiting. All longer ones are cut to its length, and the time that was cut off becomes a
+collective of all ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure the lengths of iterations, and how long work starts after its predecessors have ended."""
+"""Measure iteration lengths, and the time from the end of predecessors to the start of work."""
 
 from __future__ import annotations
 

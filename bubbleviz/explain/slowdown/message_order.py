@@ -35,9 +35,9 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
     The result has one entry of (row, predecessor) pairs per rule, in this order:
 
-    1. A send or receive follows the previous one with the same role on its link. A link is a rank,
-       an iteration, a source stage and a destination stage. There is one entry per role, in the
-       order of :data:`.POINT_TO_POINT`.
+    1. A send or receive follows the previous one with the same role on its link. A link is a
+       combination of rank, iteration, source stage and destination stage. There is one entry per
+       role, in the order of :data:`.POINT_TO_POINT`.
     2. A send follows the compute operation that produces its data.
     3. A compute operation follows the receives of its data.
     4. The receive of a compute operation follows the previous compute operation in the same
@@ -90,14 +90,14 @@ def _find_previous_of_direction(work: Work) -> Ints:
 
 
 def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
-    """Return pairs (row, previous row) of consecutive rows of each group.
+    """Return (row, previous row) pairs of consecutive rows in each group.
 
-    The rows of a group are sorted by start; at equal starts, by the index of their kind.
+    The rows of a group are sorted by start, then by the index of their kind.
 
     Args:
         work: Work table of all ranks.
         rows: Rows of the work table.
-        group: Number of each row's group.
+        group: Group number of each row.
     """
     order = sort_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]

@@ -6,8 +6,8 @@ unknown, the consumer just follows the producer. Transfers are found in four ste
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
 2. The receive of a message is the last receive of its consumer, as found by the explanation.
    Receives that name no microbatch are matched by order: the n-th receive of a rank belongs to the
-   n-th operation that takes an input from another rank. This requires equal numbers of receives and
-   operations. Sends are matched in the same way.
+   n-th operation that takes an input from another rank. This requires that there are equally many
+   receives and operations. Sends are matched in the same way.
 3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
    ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
    they were sent (:func:`_mask_crossing`).
@@ -243,9 +243,9 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
         sender     ├ B3 ┤├ B4 ┤
         receiver   ├─ B4 ─┤├ B3 ┤
 
-    Here a link is a sender, a receiver and a direction (forward or backward) in one iteration. If
-    any message overtakes another, the streams did not run in order. So all receives of the link are
-    considered unreliable. Messages without a transfer are never marked.
+    Here a link is a combination of sender, receiver and direction (forward or backward) in one
+    iteration. If any message overtakes another, the streams did not run in order. So all receives
+    of the link are considered unreliable. Messages without a transfer are never marked.
     """
     rows = np.flatnonzero(messages.has_transfer)
     transfers = messages.take(rows)
@@ -345,7 +345,7 @@ def _has_data_moved_ahead(
 def _bound_transfer_times(
     operations: Operations, rows: Ints, messages: Messages, is_late: Bools
 ) -> tuple[Ints, Ints, Bools]:
-    """Return when each message was sent at the earliest, and when it was received at the latest.
+    """Return the earliest possible send time and latest possible receive time of each message.
 
     Args:
         operations: Operations of all ranks.
@@ -357,9 +357,9 @@ def _bound_transfer_times(
         sent_ns: Start of the send, or the end of the producer if the message has no transfer.
         received_ns: End of the receive, or the start of the consumer if the message has no
             transfer.
-        shows_time: Whether data moved during all of the time between the two. If the message has a
-            transfer, its receive must not be late. Otherwise the consumer must have been launched,
-            and its rank must have been idle, before the producer ended.
+        shows_time: Whether data was moving for the entire time between the two. If the message has
+            a transfer, its receive must not be late. Otherwise the consumer must have been
+            launched, and its rank must have been idle, before the producer ended.
     """
     start_ns, end_ns = compute_operation_times(operations, rows)
     position = scatter(len(operations), rows, np.arange(len(rows)))[messages.consumer]
@@ -379,15 +379,15 @@ def _measure_link_times(
 ) -> Floats:
     """Return the usual transfer time of each message's link, in ns.
 
-    Here a link is a sending and a receiving rank. Its usual time is the lower median over the
-    messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages show
-    it.
+    Here a link is a pair of a sending and a receiving rank. Its usual time is the lower median over
+    the messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages
+    show it.
 
     Args:
         operations: Operations of all ranks.
         messages: Messages between operations.
         gap_ns: Time from the send to the receipt of each message.
-        shows_time: Mask of the messages whose data moved during all of this time.
+        shows_time: Mask of the messages whose data was moving for this entire time.
     """
     links = group_rows(operations.rank[messages.producer], operations.rank[messages.consumer])
     measured_link, measured_ns = links.of_row[shows_time], gap_ns[shows_time]
@@ -401,8 +401,8 @@ def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, I
     """Return the start and end of operations without waiting, so that none overlap on a rank.
 
     Without waiting, an operation starts ``busy_ns`` before its end. If it then overlaps with
-    earlier operations of its rank, it starts at the latest end of these operations. If its end is
-    earlier than that, its end becomes its start, and it takes no time::
+    earlier operations of its rank, it starts when the last of them ends. If its end is earlier than
+    that, its end becomes its start, and it takes no time::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤

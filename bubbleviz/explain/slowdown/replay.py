@@ -69,7 +69,7 @@ class Replay:
         return self.timing.compute_ends(own_ns, delay_ns)
 
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
-        """Return how long iterations take in ns, shape (iterations, scenarios).
+        """Return the iteration durations in ns, as an array of shape (iterations, scenarios).
 
         A rank has finished an iteration when its last optimizer ends, or its last work if it has no
         optimizer. The iteration ends when the last rank has finished. :meth:`compute_ends`
@@ -93,13 +93,13 @@ class Replay:
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mask_mixed(self, group: Ints) -> Bools:
-        """Return a mask of the rows that depend on rows of several groups.
+        """Return a mask of the rows that depend on rows in several groups.
 
         A row depends on itself, on its direct and indirect predecessors, and on the predecessors of
         all rows of its meeting. The mask is False for rows that are not replayed.
 
         Args:
-            group: Number of each work row's group, for example its replica.
+            group: Group number of each work row, for example its replica.
         """
         group_at = group[self.rows]
         # Group numbers are replayed as end times, so the largest group propagates along all edges.

@@ -1,4 +1,4 @@
-"""The input of a replay: the tables of a run, and the explanation of single operations."""
+"""The input of a replay: the tables of a run, and the explanation of individual operations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, TableT, join_tables, scatter
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 
-#: Columns of the explained tables that contain row numbers of the operations table.
+#: Columns in the explained tables that contain row numbers of the operations table.
 _ROW_COLUMNS = ("operation", "before", "after", "peer_operation", "successor", "predecessor")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExplainedRows:
-    """Tables about single operations, and about the idle time between them.
+    """Tables about individual operations, and about the idle time between them.
 
     Attributes:
         dependencies: Dependencies between operations.
@@ -135,7 +135,7 @@ class ReplayedRun:
     Attributes:
         operations: Operations of all ranks.
         ranks: The ranks, by index.
-        explained: Function that returns the tables about single operations.
+        explained: Function that returns the per-operation tables.
         collectives: Collectives of all ranks.
         averaged: Mask of the iterations that are replayed.
         hosts: What launching threads did before late launches.
@@ -170,7 +170,7 @@ class ReplayedRun:
         Args:
             is_selected: Mask of the ranks to select. They must not take inputs from ranks that are
                 not selected.
-            rows: Tables about single operations of at least the selected ranks.
+            rows: Per-operation tables of at least the selected ranks.
         """
         is_included = is_selected[self.operations.rank]
         operations = self.operations.take(is_included)

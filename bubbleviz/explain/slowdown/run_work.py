@@ -48,7 +48,7 @@ _ROLES = {
 _OPERATION_KINDS = tuple(
     Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase
 )
-#: Kinds of sends and receives. Their numbers follow the numbers of the operation kinds.
+#: Kinds of sends and receives. Their numbers come after those of the operation kinds.
 _MESSAGE_KINDS = (
     Kind("SEND_F", Role.SEND_F, "forward transfers"),
     Kind("RECV_F", Role.RECV_F, "forward transfers"),
@@ -150,8 +150,8 @@ def _build_collective_work(
         collectives: Collectives, one row per rank and collective.
         stage: Stage of each rank.
         replica: Replica of each rank.
-        n_transfers: Number of messages with a transfer. Collective meetings are numbered after the
-            meetings of these messages.
+        n_transfers: Number of messages with a transfer. The meetings of collectives are numbered
+            after the meetings of those messages.
     """
     collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
     unset = np.full(len(collectives), NONE, np.int64)

@@ -163,7 +163,7 @@ class Scenarios:
         return [float((self.original - ns) / slowdown_ns) if slowdown_ns else None for ns in means]
 
     def measure_independent_groups(self, label: Ints, values: Ints) -> Floats:
-        """Compute the same as :meth:`measure_groups`, faster if groups rarely wait for each other.
+        """Compute the same as :meth:`measure_groups`, but faster if groups rarely interact.
 
         Replicas of a pipeline do not depend on each other before the collectives that they share.
         So most rows depend on a single group. Their ends are found by two replays of all groups
@@ -196,8 +196,8 @@ class Scenarios:
         ideal times.
 
         Args:
-            group: Number of each row's group. A row whose number is not in ``[0, n_groups)``
-                belongs to no group.
+            group: Group number of each row. A row whose number is not in ``[0, n_groups)`` belongs
+                to no group.
             n_groups: Number of groups.
             is_mixed: Mask of the mixed rows.
             ends_ns: Known ends of the other rows, shape (rows, 2): first if the row's group has
@@ -239,11 +239,10 @@ class Scenarios:
         """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
         All closing rows that depend on several groups are returned. The ends of all other closing
-        rows are known. So of these, only the last one is returned for each group, iteration and
-        replay.
+        rows are known. So only the last of those is returned for each group, iteration and replay.
 
         Args:
-            group: Number of each row's group.
+            group: Group number of each row.
             is_mixed: Mask of the rows that depend on several groups.
             ends_ns: End of each row in each replay, shape (rows, replays).
         """
@@ -285,8 +284,8 @@ def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints)
     times.
 
     Args:
-        group: Number of each row's group. A row whose number is not in ``[0, groups)`` belongs to
-            no group.
+        group: Group number of each row. A row whose number is not in ``[0, groups)`` belongs to no
+            group.
         groups: Number of groups.
         own_ns: Measured time of each row.
         ideal_ns: Ideal time of each row.
@@ -497,7 +496,7 @@ def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
 def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
     """Return the 3 % of the ranks with the largest S, rounded up to at least one rank.
 
-    At equal S, the lower rank wins.
+    The lower rank wins ties.
     """
     ranks = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
     n_slowest = -(-len(by_rank) * _SLOWEST_PERCENT // 100)

@@ -143,7 +143,7 @@ class Work(Table):
 
     @cached_property
     def rank_iteration(self) -> Ints:
-        """Number of each row's (iteration, rank) pair, from 0 in ascending order of the pairs."""
+        """Zero-based number of each row's (iteration, rank) pair, with pairs in ascending order."""
         return group_rows(self.iteration, self.rank).of_row
 
     @cached_property

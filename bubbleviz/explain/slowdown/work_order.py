@@ -116,7 +116,7 @@ def _order_transfers(
       usually posted before the compute operation ends.
 
     The second case can be checked only for receives whose data was sent more than ``CLOCK_NS``
-    before the end of the compute operation. It applies to an entry if more than half of these
+    before the end of the compute operation. It applies to an entry if more than half of those
     receives were posted early.
 
     Args:
@@ -241,7 +241,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     owner = row_of[inner.operation]
     ahead = _find_last_waiting_transfers(work, inner.rank, inner.start_ns)
     is_queued = (ahead != NONE) & (inner.start_ns <= work.end_ns[ahead] + CLOCK_NS)
-    # An operation has to wait for its own receive in any case, so this is not queueing.
+    # An operation always has to wait for its own receive, so this is not queueing.
     is_own_receive = work.microbatch[ahead] == work.microbatch[owner]
     is_own_receive &= work.virtual_stage[ahead] == work.virtual_stage[owner]
     is_queued &= ~is_own_receive
@@ -272,7 +272,7 @@ def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
 
 
 def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
-    """Match each starting row with the last row of its rank and iteration that finished before.
+    """Match each starting row with the last row of its rank and iteration that finished before it.
 
     This is ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines how
     times are compared.
@@ -318,7 +318,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
     """Merge the ends of some rows and the starts of others, sorted by rank, iteration and time.
 
     To allow for clock noise, each end is moved ``CLOCK_NS`` earlier, but not before the start of
-    its row. Events at equal times are in this order, so no row is matched with itself:
+    its row. Simultaneous events are in this order, so that no row is matched with itself:
 
     1. Ends that are later than the start of their row.
     2. Starts.
@@ -346,7 +346,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
 
 
 def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
-    """Return the pairs whose rows are of the same rank and iteration."""
+    """Return the pairs whose two rows belong to the same rank and iteration."""
     is_same = work.rank_iteration[rows] == work.rank_iteration[matches]
     return rows[is_same], matches[is_same]
 
