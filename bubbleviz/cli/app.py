@@ -30,9 +30,9 @@ _COMPLETION_VARIABLE = "_BUBBLEVIZ_COMPLETE"
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
-#: Options of the application itself, which are given without a command.
+#: Options of the application itself, given without a command.
 _APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
-#: Options whose value is a path, but not the path of a profile.
+#: Options whose value is a path other than that of a profile.
 _FILE_OPTIONS = ("-o", "--output", "--convention")
 #: Settings that typer uses for every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
@@ -155,7 +155,7 @@ def _load_command(name: str) -> Callable[..., Any]:
 
 
 def _do_nothing() -> None:
-    """Do nothing. Placeholder for the function of a command that is only listed in help."""
+    """Do nothing. Placeholder for the function of a command that is only listed in the help."""
 
 
 def _print_version(is_requested: bool) -> None:
@@ -174,7 +174,7 @@ def _bubbleviz(
 
 
 def _move_command_first(arguments: list[str]) -> list[str]:
-    """Move the command, or else the first path, to the start of a command line.
+    """Move the command, or else the first path, to the front of a command line.
 
     For example, ``help analyze`` becomes ``analyze --help``, and ``-v run/`` becomes ``run/ -v``.
     """
@@ -196,16 +196,16 @@ def _is_path(word: str) -> bool:
     """Return whether a word is an existing path or a glob pattern, and not an option."""
     try:
         return not word.startswith("-") and (has_magic(word) or Path(word).exists())
-    except (OSError, ValueError):  # raised if the word is too long for a file name
+    except (OSError, ValueError):  # raised if the word is too long to be a file name
         return False
 
 
 def _run(arguments: list[str], names: PrivateNames) -> int:
     """Run the command of a command line, and return its exit code.
 
-    If the command line starts with a path, a command is chosen by the content of the files. If a
-    signal ends the command, a message says that the output is incomplete, and the exit code is
-    determined by the signal.
+    If the command line starts with a path, the command is chosen based on the content of the files.
+    If a signal ends the command, a message says that the output is incomplete, and the signal
+    determines the exit code.
 
     Args:
         arguments: The command line without the word ``bubbleviz``. Must not be empty.
@@ -230,7 +230,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:
-        # Typer raises SystemExit(1) if standard output is a pipe that its reader has closed.
+        # Typer raises SystemExit(1) if standard output is a pipe closed by its reader.
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         if end.code not in _SIGNAL_CODES:
@@ -255,11 +255,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
-    """Run the command line, print expected errors on one line, and return the exit code.
+    """Run the command line, print expected errors as single lines, and return the exit code.
 
-    Expected errors are bubbleviz exceptions, wrong usage, lack of memory, and operating system
-    errors. All other exceptions are raised. If standard output is a closed pipe, no error
-    is printed.
+    Expected errors are bubbleviz exceptions, wrong usage, out-of-memory errors, and operating
+    system errors. All other exceptions are raised. If standard output is a closed pipe, no error is
+    printed.
     """
     code = 0
     try:
@@ -281,7 +281,7 @@ def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
         discard_output()
         return terminal.print_message(describe_os_error(error), 1, names)
     except Exception as error:
-        # Usage errors are exceptions of typer, whose classes depend on the version of typer.
+        # Usage errors are typer exceptions, whose classes depend on the typer version.
         if not hasattr(error, "format_message"):
             raise
         return terminal.print_message(describe_usage_error(error, names), 2, names)

@@ -1,4 +1,4 @@
-"""Chooses a command by the content of the files, if the user gives paths without a command."""
+"""Chooses a command based on file contents if the user gives paths without a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bubbleviz.cli.terminal import print_message, show_reading_progress
 
 
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
-    """Choose the command for the given files, and print the command with the reason for the choice.
+    """Choose the command for the given files, and print it along with the reason for the choice.
 
     With ``--convention``, the command is ``analyze``, and the files are not read. With ``--quiet``,
     nothing is printed.

@@ -1,4 +1,4 @@
-"""Error messages for wrong command lines, which suggest the word that was probably meant."""
+"""Error messages for incorrect command lines, suggesting the word that was probably meant."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LONGEST_WORD = 60
 
 
 def describe_usage_error(error: Any, names: PrivateNames) -> str:
-    """Return the error message for an exception of typer.
+    """Return the error message for a typer exception.
 
-    The message contains the problem, and a suggestion such as "did you mean --jobs?" or a reference
-    to the help. Typer's suggestions are not used, because they can be very different from the word
-    that the user wrote.
+    The message states the problem, along with a suggestion such as "did you mean --jobs?" or a
+    reference to the help. Typer's suggestions are not used, because they can be very different from
+    the word that the user wrote.
 
     Args:
         error: The exception.

@@ -16,7 +16,7 @@ Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
 
 def _make_completer(words: Sequence[str] | Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that shells call to complete the beginning of a value.
+    """Return a function that shells call to complete a partial value.
 
     Args:
         words: All possible values, or a function that returns them. The function is called only
@@ -44,11 +44,11 @@ def option(
     Args:
         value: Placeholder for the value in ``--help``, for example "FILE", or None for a flag.
         summary: Description for ``--help``, on one line.
-        panel: Title of the help panel that lists the option.
+        panel: Title of the help panel in which the option is listed.
         names: Names of the option, such as ``--jobs`` and ``-j``. By default, typer derives the
             name from the parameter.
         default: Value that is used if the option is not given.
-        complete: Values that shells offer as completions, or a function that returns them.
+        complete: Values that shells offer as completions, or a function that returns such values.
         settings: Other arguments for :func:`typer.Option`.
     """
     settings |= {"metavar": value, "help": summary, "rich_help_panel": panel}
@@ -70,7 +70,7 @@ def argument(value: str, summary: str, default: Any = ..., complete: Completion 
         value: Placeholder for the value in ``--help``.
         summary: Description for ``--help``.
         default: Value that is used if the argument is not given.
-        complete: Values that shells offer as completions, or a function that returns them.
+        complete: Values that shells offer as completions, or a function that returns such values.
     """
     completer = None if complete is None else _make_completer(complete)
     return typer.Argument(default, metavar=value, help=summary, autocompletion=completer)
@@ -91,11 +91,11 @@ ANALYZE_TABLES = (
 )
 #: Value of ``--details`` that selects all tables.
 ALL = "all"
-#: Names of the option for printing tables instead of the first screen.
-#: Typer does not support options with an optional value.
-#: Therefore :func:`insert_default_values` turns ``-v`` into ``-v all``.
+#: Names of the option that prints tables instead of the first screen. Typer does not support
+#: options with an optional value. Therefore :func:`insert_default_values` turns ``-v`` into ``-v
+#: all``.
 _NAMES = ("--details", "-v")
-#: Characters that occur in paths, but not in table names.
+#: Characters that occur in paths but not in table names.
 _PATH_CHARACTERS = frozenset("/\\.*?-")
 
 ANALYSIS_DETAILS = option(
@@ -121,7 +121,7 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
         the result is ``(*all_tables, "all")``.
 
     Raises:
-        UsageError: The command has no table of this name.
+        UsageError: The command has no table with this name.
     """
     words = [word.strip() for value in values or () for word in value.split(",")]
     for word in words:

@@ -50,7 +50,7 @@ CHUNKS = option("V", "Chunks per stage [default of the schedule]", "Schedule", m
 
 
 def list_schedule_names() -> list[str]:
-    """Return the names of all schedules, including schedules that are only formulas."""
+    """Return the names of all schedules, including those defined only by formulas."""
     from bubbleviz.schedules.ideal import list_names
 
     return list_names()
@@ -64,7 +64,7 @@ def list_convention_names() -> list[str]:
 
 
 def list_limit_prefixes() -> list[str]:
-    """Return the text ``NAME=`` for each ratio, which shells offer as completions of limits."""
+    """Return ``NAME=`` for each ratio. Shells offer these texts as completions for limits."""
     from bubbleviz.count.ratios import list_ratios
 
     return [f"{ratio.name}=" for ratio in list_ratios()]
@@ -83,10 +83,10 @@ ADDITIONS = _make_convention_option("Convention that names more communication ke
 _ANONYMOUS = flag(
     "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
 )
-#: Placeholders of the options whose values are paths, and of the options whose values are hosts.
+#: Placeholders of options whose values are paths, and of options whose values are hosts.
 _PATHS = frozenset(("FILE", "NAME|FILE", "DIR", "REPORT", "MAIN", "BEFORE"))
 _HOSTS = frozenset(("A,B", "ADDRESS|FILE", "HOST:PORT"))
-#: Names of the parameters for which the decorator provides the arguments.
+#: Names of the parameters whose arguments the decorator provides.
 _SUPPLIED = ("outputs", "invocation")
 
 #: Description of each output format in ``--help``, keyed by format name.
@@ -99,7 +99,7 @@ ORDER = {"csv": "order of operations as PyTorch's CSV"}
 
 
 def resolve_jobs(jobs: int | None) -> int:
-    """Return the given number of jobs, or the number of usable cores if it is None."""
+    """Return the given number of jobs, or the number of usable cores if None."""
     return jobs or count_cores()
 
 
@@ -135,7 +135,7 @@ class MeasurementOptions:
     jobs: int | None = JOBS
 
     def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
-        """Return whether the given paths name a saved report, and not profiles.
+        """Return whether the given paths name a saved report rather than profiles.
 
         Args:
             run: The path of a report, or the paths of the profiles of a run.
@@ -161,7 +161,7 @@ class MeasurementOptions:
         return saved
 
     def read(self, path: str) -> tuple[ReportSummary, Report | None]:
-        """Read a saved report, or measure profiles.
+        """Read a saved report or measure profiles.
 
         Args:
             path: Path of the report, or path of the profiles.
@@ -175,7 +175,7 @@ class MeasurementOptions:
         return (read_saved(path), None) if is_saved_report(path) else self.summarize([path])
 
     def summarize(self, paths: Sequence[str]) -> tuple[ReportSummary, Report | None]:
-        """Measure the profiles of one run, and summarize them.
+        """Measure and summarize the profiles of one run.
 
         Args:
             paths: Paths of the profiles.
@@ -212,7 +212,7 @@ class MeasurementOptions:
             return idle(paths, jobs=resolve_jobs(self.jobs), progress=bars)
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
-        """Measure the profiles of one run, and show the progress on standard error.
+        """Measure the profiles of one run, showing progress on standard error.
 
         Args:
             paths: Paths of the profiles.
@@ -235,7 +235,7 @@ class MeasurementOptions:
 
 
 def find_files(runs: Iterable[str]) -> list[str]:
-    """Return the files of all runs.
+    """Return the files that belong to any of the runs.
 
     Args:
         runs: For each run, the path of a saved report or a path that contains profiles.
@@ -258,13 +258,14 @@ def _choose_formats(
     """Return the format of each output file, keyed by the path of the file.
 
     Args:
-        files: For each option that is named after a format, the path that was given, or None. Keyed
-            by format.
+        files: For each option named after a format, the path that was given, or None. Keyed by
+            format.
         outputs: Paths that were given with ``-o``, whose suffixes determine the formats.
         endings: Formats that only this command can write, keyed by the ending of the file name.
 
     Raises:
-        UsageError: Two outputs are the same file, or a suffix belongs to no format of the command.
+        UsageError: Two outputs are the same file, or a suffix belongs to none of the command's
+            formats.
         OutputError: A format needs a package that is not installed, or is binary and would be
             printed on a terminal.
     """
@@ -321,7 +322,7 @@ def command(
     formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that has one parameter per option, from which typer makes a command."""
+        """Return a function with one parameter per option, from which typer makes a command."""
         described = signature(function, eval_str=True).parameters
         groups: dict[str, Any] = {
             name: parameter.annotation
@@ -416,7 +417,7 @@ def _list_output_options(
 def _note_names(
     names: PrivateNames, command: Callable[..., None], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Record the private names in the arguments of a command that runs inside this context.
+    """Record the private names in the arguments of the command that runs inside this context.
 
     Positional arguments are recorded immediately. If the command raises an error, the names in the
     error, and the paths and hosts in options, are recorded too, because the error message may

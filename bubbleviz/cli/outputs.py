@@ -21,7 +21,7 @@ class Outputs:
     Attributes:
         formats: Format of each output file, keyed by the path of the file.
         force: Whether existing files may be replaced.
-        quiet: Whether to print neither warnings nor results.
+        quiet: Whether to suppress warnings and results.
         inputs: Paths of the input files, which must not be overwritten. :meth:`check` adds paths.
         names: Records private names, and replaces them in all outputs.
     """
@@ -33,7 +33,7 @@ class Outputs:
     names: PrivateNames = field(default_factory=PrivateNames)
 
     def check(self, inputs: Iterable[str | None]) -> None:
-        """Check that all outputs can be written, before the analysis starts.
+        """Check, before the analysis starts, that all outputs can be written.
 
         Args:
             inputs: Paths of files that the command reads. None entries are ignored.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
 
-#: Maximum number of devices and of range names that are listed on one screen.
+#: Maximum number of devices, and of range names, listed on one screen.
 _DEVICES, _SHAPES = 3, 4
-#: Maximum number of similar files that are named.
+#: Maximum number of similar files to name.
 _MAX_SIMILAR = 8
-#: Singular forms of row names that do not simply end in "s".
+#: Singular forms of row names whose plural does not simply add an "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
     "copies": "copy",
@@ -42,7 +42,7 @@ def describe_inspection(
     Args:
         inspection: Inspection of the profile.
         paths: Paths of all profiles of the command, quoted for a shell.
-        conventions_of_run: Names of the conventions that profiles of the run follow.
+        conventions_of_run: Names of the conventions followed by any of the run's profiles.
         everything: Whether to print complete lists. Otherwise lists are shortened to one screen.
     """
     if inspection.is_table:
@@ -84,7 +84,7 @@ def describe_inspection(
         )
         yield Sentence("\n".join(_describe_trial(inspection)))
         if everything:
-            # Users may save the printed text as a file, so lines are neither wrapped nor truncated.
+            # Users may save the printed text to a file, so lines are neither wrapped nor truncated.
             lines = map(replace_unprintable, inspection.suggestion.splitlines())
             yield Sentence("\n" + "\n".join(lines) + "\n", is_preformatted=True)
 
@@ -134,7 +134,7 @@ def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
 
 
 def list_similar_files(similar: Sequence[Inspection]) -> Iterator[Block]:
-    """Yield a note that lists the files that are similar to a printed file, if there are any."""
+    """Yield a note that lists any files similar to a printed file."""
     if similar:
         names = [to_one_line(Path(own.contents.source.path).name, 60) for own in similar]
         count = format_count(len(similar), "similar file")
@@ -144,8 +144,8 @@ def list_similar_files(similar: Sequence[Inspection]) -> Iterator[Block]:
 def _describe_table(inspection: Inspection) -> Iterator[Block]:
     """Yield the blocks that ``inspect`` prints for a table of operations or a recording.
 
-    The blocks contain the path, the kind of file with its facts, the numbers of rows, the numbers
-    of operations by phase, and the next step.
+    The blocks contain the path, the file type and further facts, row counts, operation counts by
+    phase, and the next step.
     """
     contents = inspection.contents
     kind = contents.source.format
@@ -159,7 +159,7 @@ def _describe_table(inspection: Inspection) -> Iterator[Block]:
 
 
 def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
-    """Yield a line per table with its number of rows, or with ``unknown`` if it is not known."""
+    """Yield one line per table with its row count, or ``unknown`` if it is not known."""
     yield Sentence("Rows", style="bold")
     for table, count in inspection.contents.tables.items():
         rows = unknown if count is None else f"{count:,}"
@@ -191,18 +191,18 @@ def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str
 
 
 def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
-    """Yield a note with the number of entries that are not listed, if there are any.
+    """Yield a note with the number of unlisted entries, if there are any.
 
     Args:
         count: Number of entries.
-        max_listed: Maximum number of entries that are listed, or None if all are listed.
+        max_listed: Maximum number of listed entries, or None if all are listed.
     """
     if max_listed is not None and count > max_listed:
         yield Sentence(f"  and {count - max_listed:,} more (-v)", style="dim")
 
 
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
-    """Yield lines with the result of a trial measurement that uses the drafted convention.
+    """Yield lines with the result of a trial measurement that uses the draft convention.
 
     The lines contain the operation counts by phase, the attributed share of compute time, and
     the headline. Nothing is yielded if no convention was drafted.
@@ -226,7 +226,7 @@ def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
 def _list_conventions(inspection: Inspection) -> Iterator[str]:
     """Yield one line per matching convention, with counts and examples of the matched ranges.
 
-    If no convention matches, a single line says so.
+    If no convention matches, yield a single line that says so.
     """
     if not inspection.evidence:
         yield "  no built-in convention matches these ranges"

@@ -1,9 +1,10 @@
 """Implements ``--anonymous``, which hides host, file, thread, process and GPU names.
 
-The library always works with the real names. The command line replaces private names by stand-ins
-such as ``host1`` in its outputs. :meth:`PrivateNames.replaced` replaces the names in a finished
-result before it is rendered. :func:`bubbleviz.cli.terminal.print_message` replaces them in messages
-with :meth:`PrivateNames.text`. A name has the same stand-in in all outputs of a command.
+The library always works with the real names. In its outputs, the command line replaces private
+names with stand-ins such as ``host1``. :meth:`PrivateNames.replaced` replaces the names in a
+finished result before it is rendered. :func:`bubbleviz.cli.terminal.print_message` replaces them in
+messages with :meth:`PrivateNames.text`. A name gets the same stand-in in all of a command's
+outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ValueT = TypeVar("ValueT")
 
 @runtime_checkable
 class ListsPaths(Protocol):
-    """A result that lists the files from which it was measured."""
+    """A result that lists the files it was measured from."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -33,15 +34,15 @@ class ListsPaths(Protocol):
 
 @runtime_checkable
 class ListsHosts(Protocol):
-    """A result that lists the hosts on which it was measured."""
+    """A result that lists the hosts it was measured on."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Host and clock names. Clocks are usually named after their host."""
+        """Host and clock names. Clocks are usually named after their hosts."""
 
 
 class PrivateNames:
-    """Records private names during a run of the command line, and replaces them by stand-ins.
+    """Records private names while the command line runs, and replaces them with stand-ins.
 
     Args:
         hidden: Whether to replace names. If False, nothing is recorded, and all methods return
@@ -51,7 +52,7 @@ class PrivateNames:
     def __init__(self, *, hidden: bool = False) -> None:
         self._stand_ins: StandIns | None = None
         if hidden:
-            # Imported only when needed, because the module loads numpy and few runs need it.
+            # Imported only when needed, because the module loads numpy and is rarely used.
             from bubbleviz.cli.stand_ins import StandIns, list_public_words
 
             self._stand_ins = StandIns(list_public_words())
@@ -80,12 +81,12 @@ class PrivateNames:
                 self.note_hosts(result.hosts)
 
     def replaced(self, result: ValueT) -> ValueT:
-        """Return a copy of a result in which private names are replaced by stand-ins.
+        """Return a copy of a result with private names replaced by stand-ins.
 
         Args:
             result: A string, a dataclass, a struct, or tuples, lists and mappings of these. Before
-                names are replaced, the files and hosts that the result (or an element of a tuple)
-                lists are recorded.
+                any replacement, the files and hosts listed by the result (or by an element of a
+                tuple) are recorded.
         """
         if self._stand_ins is None:
             return result
@@ -94,22 +95,22 @@ class PrivateNames:
         return replaced
 
     def text(self, text: str) -> str:
-        """Return a text in which private names are replaced by stand-ins."""
+        """Return the text with private names replaced by stand-ins."""
         return text if self._stand_ins is None else self._stand_ins.replace_in_text(text)
 
     def note_error(self, error: BubblevizError) -> None:
-        """Record the paths and hosts that the message of an error contains."""
+        """Record the paths and hosts in an error's message."""
         self.note_paths(error.paths)
         self.note_hosts(error.hosts)
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """Properties of the current command-line invocation, which commands can use.
+    """Properties of the current command-line invocation, for use by commands.
 
     Attributes:
         command_line: The command line, quoted for a shell.
-        names: Records private names, and replaces them in outputs.
+        names: Recorder of private names, which also replaces them in outputs.
     """
 
     command_line: str = "bubbleviz"

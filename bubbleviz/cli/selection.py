@@ -1,4 +1,4 @@
-"""Command-line options that select a part of a report, and options for pictures."""
+"""Command-line options that select part of a report, and picture options."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _MAX_NUMBERS = 1_000_000
 #: Maximum number of hosts that an error message lists.
 _MAX_HOSTS = 8
-#: Names of the options that only affect pictures.
+#: Names of the options that affect only pictures.
 _PICTURE_OPTIONS = ("causes", "critical-path", "heat-map", "style", "width")
 _SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
 _RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Parse a list of numbers and ranges, such as ``0,2,4-7``. The order of the list is kept.
+    """Parse a list of numbers and ranges, such as ``0,2,4-7``. The order of the list is preserved.
 
     Ranges include both ends.
 
@@ -70,7 +70,7 @@ def _format_numbers(numbers: set[int | None]) -> str:
 
 
 def parse_parallel(text: str) -> Parallel:
-    """Parse parallelism sizes, such as ``tp=2,pp=4,dp=8``. A size that is not given is 1.
+    """Parse parallelism sizes, such as ``tp=2,pp=4,dp=8``. Sizes that are not given default to 1.
 
     Raises:
         UsageError: The text does not have this form, or a size is given twice.
@@ -89,7 +89,7 @@ def parse_parallel(text: str) -> Parallel:
 
 @dataclass(frozen=True)
 class PaperOptions:
-    """Options for pictures in papers: the width and the style."""
+    """Options for pictures in papers: width and style."""
 
     width: str | None = option("89mm", "Figure width on paper; text is 7 pt.", "Pictures")
     style: str | None = option(
@@ -100,7 +100,7 @@ class PaperOptions:
     )
 
     def list_formats(self, name: str) -> list[str]:
-        """Return the formats that an option of pictures affects."""
+        """Return the formats affected by a picture option."""
         del name
         return ["svg", "pdf", "png"]
 
@@ -126,7 +126,7 @@ class PaperOptions:
                 )
 
     def make_view(self) -> View:
-        """Return a view of the entire report with the width and style of the options."""
+        """Return a view of the entire report, with the width and style from the options."""
         return View(
             style=self.style,
             width_mm=None if self.width is None else parse_millimeters(self.width, "--width"),
@@ -160,7 +160,7 @@ class PictureOptions(PaperOptions):
     )
 
     def list_formats(self, name: str) -> list[str]:
-        """Return the formats that an option of pictures affects."""
+        """Return the formats affected by a picture option."""
         return [renderer.name for renderer in list_renderers() if name in renderer.draws.split()]
 
     def check(self, outputs: Collection[str]) -> None:
@@ -169,7 +169,7 @@ class PictureOptions(PaperOptions):
         super().check(outputs)
 
     def view_of(self, report: Report) -> View:
-        """Return the view of a report that the options select.
+        """Return the view of a report selected by the options.
 
         Raises:
             UsageError: An option selects an iteration, rank, stage, pipeline or host that is not in
@@ -190,15 +190,16 @@ class PictureOptions(PaperOptions):
 def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
     """Return the indices of the iterations that ``--iteration`` selects, ascending.
 
-    A range selects those of its iterations that exist. Single numbers must exist. The value ``all``
-    selects all iterations. If the option is not given, the result is ().
+    A range selects the iterations in it that exist. An iteration given as a single number must
+    exist. The value ``all`` selects all iterations. If the option is not given, the result is ().
 
     Args:
         report: The report.
         text: Value of the option, or None.
 
     Raises:
-        UsageError: A single number does not exist, or no iteration is selected.
+        UsageError: An iteration given as a single number does not exist, or no iteration is
+            selected.
     """
     if text is None:
         return ()
@@ -256,7 +257,7 @@ def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[
 
     Args:
         report: The report.
-        ranks: Indices of the ranks to choose from.
+        ranks: Indices of the candidate ranks.
         text: Hostnames, separated by commas.
 
     Raises:

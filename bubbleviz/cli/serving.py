@@ -13,12 +13,12 @@ _TOKEN_BYTES = 24
 
 
 class _Quiet(ThreadingHTTPServer):
-    """A server that ignores broken connections, and does not wait for open connections at exit."""
+    """A server that ignores broken connections and does not wait for open connections at exit."""
 
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore the error of a request."""
+        """Ignore an error raised by a request."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
     """Open a server for a page on a free port of the loopback interface.
 
     A request gets the page only if its path contains the secret token and its ``Host`` header is
-    correct. So other programs and other web sites cannot read the page.
+    correct. This prevents other programs and web sites from reading the page.
 
     Args:
         page: HTML of the page, encoded as UTF-8.
@@ -73,7 +73,7 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing, because the package prints no requests."""
+            """Log nothing, because the package does not print requests."""
 
     with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]

@@ -1,4 +1,4 @@
-"""Replaces private names by stand-ins, such as ``host1`` and ``file2.sqlite``."""
+"""Replaces private names with stand-ins, such as ``host1`` and ``file2.sqlite``."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _SUFFIX = re.compile(
     r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Lookahead that matches the text after a host or file name in a rank label.
+#: Lookahead that matches the text following a host or file name in a rank label.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
-#: Matches paths that have not been added before, for example in the names of Python frames.
-#: In frame names, line numbers can be written as ``#``.
+#: Matches paths that have not been recorded yet, for example in the names of Python frames. In
+#: frame names, line numbers can be written as ``#``.
 _ANY_PATH = (
     rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
     r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\([\d#]+\)|:[\d#]+)"
 )
-#: Matches the function after the file in the name of a Python frame.
-#: The name of a frame is ``train.py(29): step`` in PyTorch, and ``$train.py:29 step`` in JAX.
-#: Special names such as ``__init__`` are not matched.
+#: Matches the function that follows the file in the name of a Python frame. The name of a frame is
+#: ``train.py(29): step`` in PyTorch, and ``$train.py:29 step`` in JAX. Special names such as
+#: ``__init__`` are not matched.
 _FUNCTION = re.compile(r"(?<=\.py)(\([\d#]+\): |:[\d#]+ )(?!__)([^\W\d][\w.]*)")
 #: Matches the name of a thread that launched a kernel, in the sentences of reports.
 _THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
@@ -65,7 +65,7 @@ def list_public_words() -> frozenset[str]:
 
 
 class StandIns:
-    """Records private names, and replaces them by stand-ins such as ``host1``.
+    """Records private names, and replaces them with stand-ins such as ``host1``.
 
     A name always gets the same stand-in.
 
@@ -78,11 +78,12 @@ class StandIns:
         self._stand_in: dict[str, str] = {}
         self._paths: set[str] = set()
         self._folders: set[str] = set()
-        #: Stand-ins of file names without suffix, as in rank labels. Keyed by that file name.
+        #: Stand-ins for file names without suffix, as in rank labels. Keyed by the file name
+        #: without suffix.
         self._stems: dict[str, str] = {}
-        #: Stand-ins of threads, functions, processes and GPUs. Keyed by (kind, name).
+        #: Stand-ins for threads, functions, processes and GPUs. Keyed by (kind, name).
         self._of_kind: dict[tuple[str, str], str] = {}
-        #: Stand-ins that texts may already contain, and that must not be replaced again.
+        #: Stand-ins that text may already contain and that must not be replaced again.
         self._assigned: set[str] = set()
         self._count: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
@@ -102,7 +103,7 @@ class StandIns:
         """
         if path in ("", "-") or path in self._stand_in or path in self._assigned:
             return self._stand_in.get(path, path)
-        absolute = os.path.abspath(path)  # noqa: PTH100  # links stay as users wrote them
+        absolute = os.path.abspath(path)  # noqa: PTH100  # links stay as entered by users
         stand_in = self._stand_in.get(absolute)
         if stand_in is None:
             is_folder = Path(path).is_dir()
@@ -123,7 +124,7 @@ class StandIns:
         return stand_in
 
     def replace_in_text(self, text: str, field: str = "") -> str:
-        """Return a text in which private names are replaced by stand-ins.
+        """Return the text with private names replaced by stand-ins.
 
         Args:
             text: The text.
@@ -152,7 +153,7 @@ class StandIns:
         return self._stand_in.get(name) or self._stems.get(name) or self.add_path(name)
 
     def replace_in_value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
-        """Return a copy of a value in which private names and process ids are replaced.
+        """Return a copy of a value with private names and process ids replaced.
 
         Args:
             value: A string, a process id, a container, or an object whose class is defined in
@@ -180,7 +181,7 @@ class StandIns:
         return self._replace_in_object(value, keys=keys) if is_ours else value
 
     def _replace_in_object(self, value: Any, *, keys: bool) -> Any:
-        """Return a copy of a struct or dataclass in which private names in fields are replaced.
+        """Return a copy of a struct or dataclass with the private names in its fields replaced.
 
         Args:
             value: The struct or dataclass.
@@ -201,7 +202,7 @@ class StandIns:
         return changed
 
     def _replace_in_field(self, text: str, field: str) -> str:
-        """Return the text of a field in which private names are replaced.
+        """Return a field's text with private names replaced.
 
         The entire text of a field ``uuid`` is replaced. The text of a field ``command`` is split
         into words as a shell would do, and each word is processed by :meth:`replace_in_word`.
@@ -213,7 +214,7 @@ class StandIns:
         return self.replace_in_text(text, field)
 
     def replace_in_word(self, word: str) -> str:
-        """Return a word of a command line in which private names are replaced.
+        """Return a command-line word with private names replaced.
 
         Option names are kept. Comma-separated values are replaced separately.
         """
@@ -232,7 +233,7 @@ class StandIns:
         return int(self._get_process(str(number if field == "pid" else get_pid(number))))
 
     def _replace_process_column(self, pids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a column in which process ids are replaced by stand-ins. -1 (unknown) is kept."""
+        """Return a column with process ids replaced by stand-ins. -1 (unknown) is kept."""
         distinct, index = np.unique(pids, return_inverse=True)
         replaced = [
             int(self._get_process(str(pid))) if pid >= 0 else pid for pid in distinct.tolist()
@@ -250,7 +251,7 @@ class StandIns:
 
         Args:
             name: The name. A name that already is a stand-in is returned unchanged.
-            kind: Word with which the stand-in starts, for example "thread".
+            kind: First word of the stand-in, for example "thread".
         """
         if name in self._assigned:
             return name
@@ -265,12 +266,12 @@ class StandIns:
         return f"{kind}{self._count[kind]}"
 
     def _add(self, name: str, stand_in: str) -> None:
-        """Assign a stand-in to a name, and to the form that the name has in messages.
+        """Assign a stand-in to a name, and to the form that the name takes in messages.
 
-        Messages show names on one line, with blanks instead of unprintable characters.
+        Messages show names on one line, with unprintable characters replaced by blanks.
         """
         self._stand_in[name] = stand_in
-        # ``flat`` is the form that the name has in messages.
+        # ``flat`` is the form that the name takes in messages.
         flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         self._stand_in.setdefault(flat or name, stand_in)
         if name in self._paths:
@@ -287,8 +288,8 @@ class StandIns:
     def _make_pattern(self, name: str) -> str:
         """Return a regular expression that matches a name as a complete word.
 
-        If the name is a directory, paths below the directory match as well. A directory that has no
-        stand-in is matched only as part of such a path. A path that consists of letters only may be
+        If the name is a directory, paths below the directory match as well. A directory without a
+        stand-in is matched only as part of such a path. A path that consists only of letters may be
         an ordinary word. Such a path is matched only at the start of a message, followed by a
         colon, or in a rank label.
         """

@@ -1,4 +1,4 @@
-"""Handles standard streams that are closed or that accept no more output."""
+"""Handles standard streams that are closed or accept no more output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def open_missing() -> None:
-    """Open a replacement for each standard stream that was closed by the caller (``>&-``).
+    """Open a replacement for each standard stream closed by the caller (``>&-``).
 
     Without a replacement, the next file that is opened would get the file descriptor of the stream,
     and printed text would be written to that file. Reading the replacement of standard input
@@ -30,7 +30,7 @@ def open_missing() -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Discard the buffered text of a stream, so that the interpreter does not write it at exit.
+    """Discard a stream's buffered text, so that the interpreter does not write it at exit.
 
     Args:
         stream: The stream, or None for standard output.

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 #: Maximum length of a path in a file list, and maximum number of files in the list.
 _LONGEST_PATH, _FILES = 100, 4
-#: Default, minimum and maximum number of columns. The default applies if there is no terminal.
+#: Default, minimum and maximum number of columns. The default applies when there is no terminal.
 PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
-#: Default number of lines if standard output is not a terminal.
+#: Default number of lines when standard output is not a terminal.
 _PIPED_LINES = 24
-#: If the encoding of standard output lacks any of these characters, only ASCII is printed.
+#: If standard output's encoding lacks any of the following characters, only ASCII is printed.
 _DRAWING_CHARACTERS = "█▓▒░▚▞▄▌▐·─…±≥"
 #: Maximum length of a message.
 _LONGEST = 800
@@ -61,7 +61,10 @@ def show(blocks: Iterable[Block]) -> None:
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
-    """Print styled lines on standard output. Styles are printed only if the display has colors."""
+    """Print styled lines on standard output.
+
+    Styles are printed only if the display supports colors.
+    """
     if not shown_on.color:
         _replace_unknown_characters()
         sys.stdout.write(join_plain_lines(lines))
@@ -72,12 +75,12 @@ def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print a text of one or more lines. Unprintable characters are replaced by blanks."""
+    """Print one or more lines of text. Unprintable characters are replaced with blanks."""
     show_lines([(Span(line),) for line in text.splitlines()], describe_display())
 
 
 def convert_to_rich(line: Line) -> Text:
-    """Convert a styled line to rich text. Each unprintable character is replaced by a blank."""
+    """Convert a styled line to rich text. Each unprintable character is replaced with a blank."""
     from rich.text import Text
 
     return Text.assemble(*mask_unprintable(line))
@@ -103,13 +106,13 @@ def make_console(shown_on: Display) -> Console:
 
 
 def _replace_unknown_characters() -> None:
-    """Configure standard output to print ``?`` for characters that are not in its encoding."""
+    """Configure standard output to print ``?`` for characters that its encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def describe_display() -> Display:
-    """Return the size of standard output, and what it can display.
+    """Return the size and display capabilities of standard output.
 
     The environment variables ``COLUMNS``, ``LINES``, ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM``
     have their usual meanings. ``COLUMNS`` and ``LINES`` are used even if standard output is not a
@@ -147,10 +150,10 @@ def write_content(content: str | bytes) -> None:
     """Write the content of an output file to standard output.
 
     The bytes are the same as in a file, with text encoded as UTF-8. If standard output is a
-    terminal, unprintable characters of a text are replaced by blanks.
+    terminal, unprintable characters in text are replaced with blanks.
 
     Raises:
-        OutputError: The content is binary, but standard output only accepts text.
+        OutputError: The content is binary, but standard output accepts only text.
     """
     binary = getattr(sys.stdout, "buffer", None)
     if isinstance(content, str) and sys.stdout.isatty():
@@ -168,7 +171,7 @@ def write_content(content: str | bytes) -> None:
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
     """Print the recorded steps on standard error, one line per step.
 
-    The line of a step contains its files, or else its duration and number of rows. Nested steps are
+    Each line shows the step's files, or else its duration and number of rows. Nested steps are
     indented.
 
     Args:
@@ -184,14 +187,14 @@ def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
 
 
 def _list_files(files: Sequence[str], names: PrivateNames) -> str:
-    """Return the alphabetically first files, and the number of remaining files, as text."""
+    """Return the alphabetically first files and the number of remaining files, as text."""
     first = [to_one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
     omitted = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
     return ", ".join((*first, *omitted))
 
 
 def report_error(error: BubblevizError, names: PrivateNames) -> int:
-    """Print the message of an error on standard error, and return the exit code of the error."""
+    """Print an error's message on standard error, and return the error's exit code."""
     names.note_error(error)
     return print_message(str(error), error.exit_code, names)
 
@@ -212,7 +215,8 @@ def print_message(message: str, code: int, names: PrivateNames) -> int:
     """
     flat = to_one_line(names.text(message))
     if len(flat) > _LONGEST:
-        # Usually a path is too long. Cut the middle, so that the advice at the end is still shown.
+        # Usually, an overlong path is the reason. Cut the middle, so that the advice at the end is
+        # still shown.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
     # The exit code must not change if standard error is full or closed, even when it is flushed.
     try:
@@ -225,9 +229,9 @@ def print_message(message: str, code: int, names: PrivateNames) -> int:
 
 @contextmanager
 def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
-    """Print log messages of the package as warnings inside this context.
+    """Print the package's log messages as warnings inside this context.
 
-    The attribute ``hosts`` of a log record, if it exists, lists the host names in its message.
+    If a log record has the attribute ``hosts``, it lists the host names in the message.
 
     Args:
         names: Records private names, and replaces them in the messages.
@@ -239,7 +243,7 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         """Prints each log record as one warning line."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            """Print the message of a log record as a warning."""
+            """Print a log record's message as a warning."""
             names.note_hosts(getattr(record, "hosts", ()))
             print_message(f"warning: {record.getMessage()}", 0, names)
 
@@ -256,7 +260,7 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
 
 #: Progress bars are shown only after this time, in seconds.
 _LATE_S = 1.0
-#: Description of the progress bar after all profiles have been read.
+#: Description shown by the progress bar after all profiles have been read.
 _AFTER_READING = "linking, aligning, counting"
 
 
@@ -321,7 +325,7 @@ def _show_late_bars() -> Iterator[Bars]:
 
 @contextmanager
 def show_reading_progress() -> Iterator[ReadingBars | None]:
-    """Show on standard error how much of the profiles has been read.
+    """Show on standard error how far the profiles have been read.
 
     Yields the progress bar, or None if standard error is not a terminal.
     """

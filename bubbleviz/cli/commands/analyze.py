@@ -122,7 +122,7 @@ def analyze(
                 progress=bars,
                 **settings,
             )
-        # With --dask, the paths of the files are known only after the files have been read.
+        # With --dask, the file paths are known only after the files have been read.
         outputs.inputs.extend(profile.path for profile in report.profiles)
         report = replace(report, command=invocation.command_line)
         view = picture.view_of(report)

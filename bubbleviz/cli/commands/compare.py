@@ -18,7 +18,8 @@ from bubbleviz.report.saved import is_saved_report
 if TYPE_CHECKING:
     from bubbleviz.report.compared.comparison import ComparedRun
 
-#: Exit code if a run is worse than the first run. Codes 1 and 2 mean bad input and wrong usage.
+#: Exit code used if a run is worse than the first run. Codes 1 and 2 mean bad input and wrong
+#: usage.
 WORSE = 3
 
 
@@ -77,8 +78,8 @@ def _read_runs(
 ) -> list[ComparedRun]:
     """Read or measure each run, and give it a title. A path that is given twice is read only once.
 
-    Titles are made from paths. With ``--anonymous``, the stand-ins of the paths are used, because a
-    part of a path has no stand-in.
+    Titles are derived from paths. With ``--anonymous``, path stand-ins are used, because parts of a
+    path have no stand-ins.
 
     Args:
         runs: Paths of the runs.

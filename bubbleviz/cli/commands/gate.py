@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from bubbleviz.report.gate import Check
     from bubbleviz.report.ratio_summary import ReportSummary
 
-    #: (report, checks, promises). A promise is (line, whether the promise was kept).
+    #: (report, checks, promises). A promise is a (line, whether the promise was kept) pair.
     _Verdict: TypeAlias = tuple[ReportSummary, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
-#: Exit code if a value is or may be above its limit. Codes 1 and 2 mean bad input and wrong usage.
+#: Exit code used if a value exceeds, or may exceed, its limit. Codes 1 and 2 mean bad input and
+#: wrong usage.
 TOO_LARGE = 3
 
 
@@ -112,20 +113,20 @@ def gate(
         return render(*public)
 
     verdict: _Verdict = saved, checks, promises
-    with suppress(BrokenPipeError):  # the exit code is still valid if nobody reads the output
+    with suppress(BrokenPipeError):  # the exit code is still valid even if nobody reads the output
         outputs.deliver(verdict, content, lambda public: _print(_list_lines(public)))
     if not all(is_passed for _, is_passed in _list_lines(verdict)):
         raise typer.Exit(TOO_LARGE)
 
 
 def _list_lines(verdict: _Verdict) -> list[tuple[str, bool]]:
-    """Return the (line, whether it passed) of each check and each promise."""
+    """Return a (line, whether it passed) pair for each check and each promise."""
     _, checks, promises = verdict
     return [*((check.line, check.passed) for check in checks), *promises]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
-    """Print lines that start with a verdict. The verdict is green if passed, and red if failed.
+    """Print lines that start with a verdict. The verdict is green for a pass and red for a failure.
 
     Args:
         lines: (line, whether it passed) pairs.

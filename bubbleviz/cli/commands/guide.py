@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".md"
 _FOLDER = Path(__file__).parents[2] / "guides"
-#: Name of the guide for each command that has no guide of the same name.
+#: Guide name for each command that has no guide of the same name.
 _OF_COMMANDS = {
     "analyze": "ratios",
     "gate": "compare",

@@ -14,7 +14,7 @@ from bubbleviz.sources.paths import find_profiles
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleMeasurement
 
-#: Default maximum number of table rows with ``--details``, and of gaps in the JSON output.
+#: Default maximum number of table rows with ``--details`` and of gaps in the JSON output.
 _TOP = 12
 
 

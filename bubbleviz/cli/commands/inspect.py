@@ -82,7 +82,7 @@ def inspect(
 def _inspect_files(
     files: Sequence[InputFile], convention: Sequence[str]
 ) -> tuple[list[Inspection], list[InputError | ProfileError]]:
-    """Inspect files, and collect errors about files in directories that cannot be read.
+    """Inspect files, and collect errors about unreadable files in directories.
 
     Args:
         files: The files.
@@ -112,7 +112,7 @@ def _inspect_files(
 
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
-    """Measure a run, and write a bundle from which the measured numbers can be reproduced.
+    """Measure a run, and write a bundle that reproduces the measured numbers.
 
     Args:
         profiles: Paths of the profiles of the run.
@@ -135,7 +135,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
 
 
 def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None:
-    """Print what a bundle contains, and a message if its ratios differ from the measured ratios."""
+    """Print what a bundle contains, plus a message if its ratios differ from the measured ones."""
     ratios = ", ".join(run_bundle.measured)
     contents = f"{file} contains operations and ratios ({ratios}), but no names"
     show([Sentence(f"{contents}; check it before sending")])
@@ -149,10 +149,10 @@ def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None
 
 
 def _choose_draft(inspections: Sequence[Inspection]) -> str:
-    """Return the text of the drafted convention that attributes the largest share of compute time.
+    """Return the text of the draft convention that attributes the largest share of compute time.
 
     Raises:
-        InputError: A draft is not needed, or no draft could be made.
+        InputError: No draft is needed, or none could be made.
     """
     drafts = [(i.trial.attributed, i.suggestion) for i in inspections if i.trial]
     paths = (i.contents.source.path for i in inspections if i.analyzable)

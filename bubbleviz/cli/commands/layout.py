@@ -75,16 +75,16 @@ def _read_model(
     layers_per_stage: str | None,
     measurement: options.MeasurementOptions,
 ) -> MeasuredModel:
-    """Read the layers of a model from a table, from a report or from profiles.
+    """Read a model's layers from a table, a report or profiles.
 
     Args:
-        run: Paths of profiles, or the path of a report. Empty if a table is given.
+        run: Paths of profiles, or the path of a single report. Empty if a table is given.
         layers: Path of a table of layers, or None.
         layers_per_stage: Value of the option ``--layers-per-stage``, or None.
         measurement: Options for measuring profiles.
 
     Raises:
-        UsageError: Both a table and a run are given, or neither; ``--layers-per-stage`` is not a
+        UsageError: Both a table and a run are given, or neither is; ``--layers-per-stage`` is not a
             list of numbers, or is missing for a report; or an option does not apply to a report.
         BubblevizError: An input cannot be read, or contains no model.
     """

@@ -100,14 +100,14 @@ def pgle(
 def _print_result(
     costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]
 ) -> None:
-    """Print the costs of instructions, followed by either the comparison or flags for XLA.
+    """Print the instruction costs, followed by either the comparison or the XLA flags.
 
     If there is a comparison, or if the costs are written to a file, only a summary of the costs is
     printed.
 
     Args:
         costs: The costs.
-        comparison: Comparison of the costs with estimates, or None if there are no estimates.
+        comparison: Comparison of the costs with estimates, or None without estimates.
         cost_files: Paths of the files to which the costs are written.
     """
     from bubbleviz.analyses.pgle import text

@@ -41,10 +41,10 @@ class TimeOptions:
     tcomm: float | None = option("MS", "Transfer time between two devices [0]", "Times")
 
     def parse_times(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
-        """Return the times of F, B, W and transfers in ms, or None for options that are not given.
+        """Return the F, B, W and transfer times in ms, or None for options that are not given.
 
         Args:
-            measured: Whether a report provides the times that are not given.
+            measured: Whether a report provides the missing times.
 
         Raises:
             UsageError: A time is invalid, or a time is missing and there is no report.
@@ -106,7 +106,7 @@ class ScheduleOptions:
         return names, p, m, v
 
     def parse_memory(self) -> MemoryOptions:
-        """Return the memory limit, the memory kept from F to B, and the part of it kept until W.
+        """Return the memory limit, the memory held from F to B, and the part of it held until W.
 
         A value is None if its option is not given.
 
@@ -208,22 +208,22 @@ def _compare(
     """Compare all combinations of schedules and sizes, and print or write the predictions.
 
     Args:
-        saved: Report with the default times, or None.
-        given_times: Times that the user gave, as returned by :meth:`TimeOptions.parse_times`.
+        saved: Report that provides the default times, or None.
+        given_times: Times given by the user, as returned by :meth:`TimeOptions.parse_times`.
         sizes: (schedule, stages, microbatches) to use for options that are not given.
-        times: Time of each operation on each stage.
+        times: Duration of each operation on each stage.
         option_values: Values of the options, as returned by :meth:`ScheduleOptions.parse_sizes`.
         outputs: Outputs of the command.
 
     Raises:
-        UsageError: The format of an output can contain only a single order of operations.
+        UsageError: The format of an output can hold only a single order of operations.
     """
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.choices import compare_sizes
 
     name, p, m = sizes
     schedules, stages, microbatches, chunks = option_values
-    # The spread of the measured times is meaningful only if the user gave no times.
+    # The spread of the measured times is meaningful only if the user specified no times.
     run = None
     if saved is not None and given_times == (None,) * 4:
         run = measure_stage_times(saved)
@@ -233,7 +233,7 @@ def _compare(
     restrictions = () if saved is None else read_restrictions(saved.restrictions)
 
     def content(public: _Comparison, name: str, _: str) -> str:
-        """Return the comparison as JSON. No other format can contain several schedules."""
+        """Return the comparison as JSON. No other format can hold several schedules."""
         if name != "json":
             raise UsageError(
                 "pictures and CSV need exactly one schedule and size; give one of each, or write "
@@ -252,13 +252,13 @@ def _compare(
 def _simulate_plan(
     plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport
 ) -> Ideal:
-    """Simulate the order of operations in a file, with its sends and receives if it has any.
+    """Simulate the order of operations in a file, including any sends and receives it contains.
 
     Args:
         plan: Path of the file.
         sizes: Options for schedules and sizes, which must not be given together with a plan.
-        times: Time of each operation on each stage.
-        carried: How sends and receives are carried out.
+        times: Duration of each operation on each stage.
+        carried: How sends and receives are executed.
 
     Raises:
         UsageError: A schedule, size or memory option is given as well.
@@ -281,7 +281,7 @@ def _check_sizes(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
     """Check that the schedule and its sizes are known, and return them.
 
     Args:
-        sizes: (schedule, stages, microbatches), where None means unknown.
+        sizes: (schedule, stages, microbatches). None means unknown.
         measured: Whether a report was given, for the error message.
 
     Raises:

@@ -51,5 +51,5 @@ def view(
         write_content(f"{url}\n")
         if browser:
             webbrowser.open(url)
-        # A signal is the normal way to end the command, so it is not reported as an interruption.
+        # A signal is the normal way to end this command, so it is not reported as an interruption.
         server.serve_forever()

@@ -27,9 +27,9 @@ from bubbleviz.signals import handle_signals
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Observation, Watcher
 
-#: Exit code if a ratio was above its limit for too many consecutive iterations.
+#: Exit code used if a ratio exceeded its limit for too many consecutive iterations.
 TOO_LARGE = 3
-#: Number of most recent events that the live page shows.
+#: Number of recent events shown on the live page.
 _EVENTS = 4
 
 
@@ -132,7 +132,7 @@ def _check_folder(folder: str) -> None:
 
 
 def _check_without_limit(for_: int, run: str | None) -> None:
-    """Check a command line without a limit: options that need a limit must not be given.
+    """Check that a command line without a limit has no options that need one.
 
     Raises:
         UsageError: ``--run`` is given, or ``--for`` is not 1.
@@ -145,12 +145,12 @@ def _check_without_limit(for_: int, run: str | None) -> None:
 
 
 def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames) -> bool:
-    """Return whether all recordings are readable and not empty.
+    """Return whether all recordings are readable and nonempty.
 
-    For each empty recording, a message is printed.
+    A message is printed for each empty recording.
 
     Args:
-        sight: The last observation, which lists unreadable recordings.
+        sight: The latest observation, which lists unreadable recordings.
         watcher: Lists empty recordings.
         names: Private names to replace in messages.
     """
@@ -185,7 +185,8 @@ def _iterate_sights(
         yield sight
         written_s = now_s if sight.iterations else written_s
         if stop_after is not None and now_s - written_s >= stop_after:
-            # Pretend that more time has passed, so that missing ranks are no longer waited for.
+            # Pretend that more time has passed, so that the watcher stops waiting for missing
+            # ranks.
             yield watcher.look(now_s + SILENT_S)
             return
         time.sleep(interval)
@@ -246,7 +247,7 @@ def _prepare_command(
     Neither function waits for the command to end.
 
     Args:
-        text: The command as the user wrote it, or None for no command.
+        text: The command as entered by the user, or None for no command.
         names: Private names to replace in messages.
 
     Returns:
