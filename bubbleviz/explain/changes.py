@@ -180,10 +180,10 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 
     The kind of an operation is its rank, chunk and phase.
 
-    - ``no-stragglers``: every operation takes the lower median of its kind.
+    - ``no-stragglers``: every operation takes the lower median time of its kind.
     - ``balanced``: a phase takes equally long on all ranks (:func:`_balance_phases`).
-    - ``even-microbatches``: every operation takes the mean of its kind. This scenario is yielded
-      only if the lengths of microbatches vary by more than chance.
+    - ``even-microbatches``: every operation takes the mean time of its kind. This scenario is
+      yielded only if the lengths of microbatches vary by more than chance.
 
     Operations without a microbatch number keep their measured times, except in ``balanced``.
     """

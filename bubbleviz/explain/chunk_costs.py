@@ -29,7 +29,7 @@ from bubbleviz.model.phases import Phase
 
 #: Minimum number of distinct lengths for fitting the square term without prefixes.
 _MIN_LENGTHS = 4
-#: Minimum value of c, the factor of the square term, in standard errors of c.
+#: Minimum value of c, the coefficient of the square term, in standard errors of c.
 _MIN_ERRORS = 4.0
 #: Minimum of the largest square term, as a fraction of the longest chunk time.
 _MIN_SHARE = 0.01
@@ -52,11 +52,12 @@ class ChunkCost:
         least_tokens: Number of tokens in the shortest chunk.
         most_tokens: Number of tokens in the longest chunk.
         fixed_ns: The fitted constant a, or the mean time if all chunks have the same length.
-        token_ns: The fitted factor b, in ns per token, or None if all chunks have the same length.
-        token_squared_ns: The fitted factor c, in ns per squared token. 0 if a line is used, or None
-            if all chunks have the same length.
+        token_ns: The fitted coefficient b, in ns per token, or None if all chunks have the same
+            length.
+        token_squared_ns: The fitted coefficient c, in ns per squared token. 0 if a line is used,
+            or None if all chunks have the same length.
         residual_ns: Standard deviation of the residuals, or None if there are no more chunks than
-            fitted factors.
+            fitted coefficients.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
         prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, else 0.
@@ -225,7 +226,7 @@ def _fit_cost(
         time_ns: Time of each chunk.
 
     Returns:
-        factors: One factor for a constant, two for a line, three for a curve (a, b, c).
+        factors: One coefficient for a constant, two for a line, three for a curve (a, b, c).
         residual_ns: Residual of each chunk.
         uses_prefix: Whether the curve with prefixes was chosen and any prefix is positive.
     """
@@ -261,7 +262,8 @@ def _fit_least_squares(
         factors: (a, b, c), or (a, b) if ``prefix`` is None.
         left_ns: Residual of each chunk in ns.
         error: Standard error of c. For a line, it is the standard error of b times half the range
-            of the tokens. Infinite if the term of this factor depends linearly on the other terms.
+            of the tokens. Infinite if the term of this coefficient depends linearly on the other
+            terms.
     """
     # Lengths are centered: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())
@@ -286,12 +288,12 @@ def _fit_least_squares(
 
 
 def _estimate_error(terms: Floats, residual: Floats) -> float:
-    """Return the standard error of the last factor of a least-squares fit.
+    """Return the standard error of the last coefficient of a least-squares fit.
 
     The error is infinite if the last term is linearly dependent on the other terms.
 
     Args:
-        terms: Terms of the fit, shape (observations, factors).
+        terms: Terms of the fit, shape (observations, coefficients).
         residual: Difference between each observation and the fit.
     """
     n_observations, n_factors = terms.shape

@@ -1,9 +1,9 @@
 """Split collectives into waiting for the last member and moving data.
 
 Data moves once the last member has entered. The last member waits least, so the duration of the
-shortest kernel is an upper bound of the time in which data moved. Every longer kernel first waits,
-and then moves data for this time. If the shortest kernel is too short to move data, the longer
-kernels only waited. Only durations are compared, so no common clock is needed::
+shortest kernel is an upper bound on the time during which data moved. Every longer kernel first
+waits, and then moves data for this time. If the shortest kernel is too short to move data, the
+longer kernels only waited. Only durations are compared, so no common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1                    ├─ moving ─┤      the shortest: it entered last
@@ -170,8 +170,8 @@ def _find_last_members(
         previous_operation: Row of the last operation that each member's rank started before it
             entered, or -1.
     """
-    # Members that enter at the same time were all blocked by another collective until then.
-    # The other collective waited for the member that computed until just before that time.
+    # If several members enter at the same time, another collective had blocked all of them until
+    # then. The other collective waited for the member that computed until just before that time.
     computed_ns = np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
     idle_ns = members.start_ns - computed_ns
     length_ns = members.end_ns - members.start_ns

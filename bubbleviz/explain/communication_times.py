@@ -36,8 +36,8 @@ class Receives(Table):
         start_ns: Start of the receive's kernel.
         ready_ns: Time at which the peer had finished the input.
         end_ns: End of the receive's kernel.
-        exposed_ns: Part of the time from ``ready_ns`` to ``end_ns`` in which the rank was idle and
-            no collective moved data.
+        exposed_ns: Part of the time from ``ready_ns`` to ``end_ns`` during which the rank was idle
+            and no collective moved data.
     """
 
     operation: Ints
@@ -66,10 +66,10 @@ class CommunicationTimes:
             collective in the window are known, the time for which it waited for its last member is
             included.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
-        exposed_ns: Time in which data moved and the rank was idle, including collectives whose
+        exposed_ns: Time during which data moved and the rank was idle, including collectives whose
             members are unknown. This includes time inside operations during which a collective ran
             but no compute kernel did.
-        communication_ns: Time in which at least one communication kernel ran, within the rank's
+        communication_ns: Time during which at least one communication kernel ran, within the rank's
             window of the listed ratio. The window is extended to the start of the iteration's first
             receive if that is earlier.
         overlapped_ns: Part of ``communication_ns`` during which compute kernels also ran.
@@ -85,7 +85,7 @@ class CommunicationTimes:
 def list_receives(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, idle: IdleIntervals
 ) -> Receives:
-    """List the last receive of each operation for which its end and its producer are known.
+    """List each operation's last receive, provided that its end and its producer are known.
 
     Args:
         operations: Operations of all ranks.
@@ -140,7 +140,7 @@ def measure_communication(
     - If the first receive of the iteration starts earlier, the window starts with this receive.
 
     Args:
-        stretch: The stretch, which consists of complete pipelines.
+        stretch: The stretch. It consists of complete pipelines.
         receives: Receives of the stretch's operations.
         collective_idle_ns: Idle time of each rank in its window during which a collective moved or
             may have moved data, shape (iterations, ranks).

@@ -338,8 +338,8 @@ def find_inputs(
 ) -> Inputs:
     """Find each operation's last input from another rank: when it was ready, and its producer.
 
-    An input counts as ready when its producer has ended. The mask ``unknown`` of the result marks
-    operations whose input may come from an unknown producer:
+    An input is considered ready once its producer has ended. The mask ``unknown`` of the result
+    marks operations whose input may come from an unknown producer:
 
     - If ``passing`` is true: forwards and backwards whose virtual stage is unknown, or all forwards
       and backwards if ``stages_known`` is false.
@@ -349,8 +349,9 @@ def find_inputs(
         operations: Operations of all ranks.
         dependencies: Dependencies between the operations.
         stages_known: Whether the virtual stages are consistent with all operations.
-        passing: Whether operations on several ranks of the run take inputs from other ranks.
-        ends_early: Whether the last stage may take inputs from later stages that were not recorded.
+        passing: Whether operations on several ranks of the run receive inputs from other ranks.
+        ends_early: Whether the last stage may receive inputs from later stages that were not
+            recorded.
     """
     remote = dependencies.take(dependencies.is_remote(operations.rank))
     count = len(operations)

@@ -73,8 +73,8 @@ class Explanation:
         explained: Function that returns the per-operation tables.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
         received: Number of receives whose producer is known, per iteration.
-        communication: Times that receives and collectives spent waiting, and times in which data
-            moved.
+        communication: Times that receives and collectives spent waiting, and times during which
+            data moved.
         phase_times: Operation durations, by kind of operation.
         path: Critical path of the typical iteration, or None if it is unknown.
         changes: Length of the typical iteration under each change, or empty if unknown.

@@ -116,7 +116,7 @@ class BusyTimes(Table):
 
         Args:
             rank: Rank of each gap, ascending.
-            gaps: Intervals in which no work of the rank runs, ascending.
+            gaps: Intervals during which no work of the rank runs, ascending.
 
         Returns:
             One row per gap. ``before`` is the work that ended last before the gap; the last row
@@ -274,8 +274,8 @@ def mark_inside(
     Args:
         idle: Idle time of one rank, or of several ranks packed into one timeline. Sorted by start.
         evidence: The intervals, in any order.
-        cause: New cause of the idle time inside the intervals, or -1 if it gets an activity.
-        activity: New activity of the idle time inside the intervals, or -1 if it gets a cause.
+        cause: New cause of the idle time inside the intervals, or -1 to set an activity instead.
+        activity: New activity of the idle time inside the intervals, or -1 to set a cause instead.
         unrecorded: 1 if the rank may have run unrecorded work inside the intervals, else 0.
     """
     if len(idle) == 0 or len(evidence[0]) == 0:

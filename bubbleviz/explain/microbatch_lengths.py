@@ -111,7 +111,7 @@ def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
 
 
 def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tuple[float, ...]:
-    """Return the length of each microbatch of one iteration as a multiple of the mean length.
+    """Return the length of each microbatch in one iteration as a multiple of the mean length.
 
     Here the length of a microbatch is the total busy time of its forwards and backwards on all
     ranks. The variance due to chance is not subtracted.

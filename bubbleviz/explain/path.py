@@ -127,7 +127,7 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
 
 
 def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
-    """Split the delay of each row by the causes of the idle time in it, shape (rows, causes).
+    """Split each row's delay by the causes of the idle time in it, shape (rows, causes).
 
     All idle time from the start of the delay to the end of the row is counted, because an operation
     can also be idle after its start. So the idle time can be longer than the delay. In this case,
@@ -170,8 +170,8 @@ def build_work(
         included: Mask of the iterations to include.
         tokens: Pairs of an operation and the operation whose token it waits for.
         collectives: Collectives of all ranks.
-        turns: For each operation of the work, the index of the operation whose position it takes in
-            the order of the rank. None keeps the measured order.
+        turns: For each operation in the work, the index of the operation whose position it takes in
+            its rank's order. None keeps the measured order.
     """
     operations = run.operations
     rows = find_computing_rows(operations, included)
@@ -505,7 +505,7 @@ def _sum_by_rank(labeled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
 
 
 def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield each label of work, the ranks of the steps with this label, and their times in ns.
+    """Yield each work label, along with the ranks and times in ns of the steps that have it.
 
     The label of a step is its phase or kind of collective. Transfers between two ranks have the
     label of the cause COMMUNICATION.
@@ -525,7 +525,7 @@ def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[
 def _sum_delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield the label of each cause, the ranks of its delays, and their times in ns.
+    """Yield each cause's label, along with the ranks and times in ns of its delays.
 
     The last label, ``other work``, covers the part of the delays that was not idle time.
 

@@ -1,4 +1,4 @@
-"""Measure how slow ranks are, compared with their peers, which do the same work.
+"""Measure how slow ranks are compared with peers that do the same work.
 
 Outputs show the columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare
 other times with one of two norms that are defined here:
@@ -43,10 +43,10 @@ class Slowness:
     and 0.5 means twice as slow. The scores of a rank that ran no kernels are NaN.
 
     Attributes:
-        relative_score: Mean kernel time per iteration of the fastest rank of the same stage,
-            divided by the mean kernel time per iteration of the rank.
+        relative_score: Mean kernel time per iteration of the fastest rank on the same stage,
+            divided by that of the rank itself.
         individual_score: Kernel time of the rank in its fastest iteration, divided by its kernel
-            time in the last averaged iteration.
+            time in the last averaged iteration in which it ran kernels.
         replay: Function that returns the slowdown S of ranks, keyed by rank index; see
             :func:`compute_rank_slowdowns`.
     """

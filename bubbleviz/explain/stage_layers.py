@@ -35,7 +35,8 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 #: Minimum fraction of a phase's kernel time that must belong to layers.
 #: If the fraction is smaller, the time of the phase is divided like the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
-#: Layers that get the kernels outside all layers: on the first stage, and on the last stage.
+#: Layers that are assigned the kernels outside all layers: on the first stage, and on the last
+#: stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
 #: One entry per time (F, B, W, BW): the phases whose kernels determine how this time is divided.
 _PHASES_OF_TIME = (
@@ -334,5 +335,5 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
 
 
 def _describe_range(names: Sequence[str]) -> str:
-    """Return ``first to last`` of the names, or the name if there is only one."""
+    """Return ``<first> to <last>`` for the names, or just the name if there is only one."""
     return f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]

@@ -50,15 +50,16 @@ class Stretch:
         ranks: The ranks of the stretch.
         operations: Operations of the ranks, with empty ``names``, because a run can have millions
             of names.
-        busy: Intervals in which operations keep the ranks busy.
+        busy: Intervals during which operations keep the ranks busy.
         running: Running times of kernels and copies.
-        unattributed: Intervals in which compute kernels ran outside all operations.
-        exposed: Intervals in which collectives ran but no operation did.
-        overheads: Intervals in which the profiler delayed a rank.
-        unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
+        unattributed: Intervals during which compute kernels ran outside all operations.
+        exposed: Intervals during which collectives ran but no operation did.
+        overheads: Intervals during which the profiler delayed a rank.
+        unrecorded: Intervals during which a rank may have run work that was launched but not
+            recorded.
         hosts: Activities of launching threads, sorted by the operation that was launched late.
-        collectives: Waiting times of ranks in collectives, and times in which data moved. Operation
-            row ``len(operations) + i`` refers to ``elsewhere[i]``.
+        collectives: Waiting times of ranks in collectives, and times during which data moved.
+            Operation row ``len(operations) + i`` refers to ``elsewhere[i]``.
         elsewhere: Operations of other stretches that collectives waited for, as rows of the run.
         collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the stretch's ranks, shape
             (iterations, ranks).
@@ -137,8 +138,8 @@ def _cut_stretch(
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        collectives: Waiting times of all ranks of the run in collectives, and times in which data
-            moved.
+        collectives: Waiting times of all ranks of the run in collectives, and times during which
+            data moved.
         ranks: Half-open range (first, stop) of the stretch's ranks.
         is_kept: Mask of the stretch's ranks whose bubbles and receives are kept after the
             explanation.

@@ -34,7 +34,7 @@ class StretchExplanation:
         communication: Communication times of the stretch's ranks.
         samples: Samples used to measure phase times; see :func:`.collect_phase_samples`.
         received: Number of receives whose producer is known, per iteration.
-        crossing: Mask of the iterations in which an operation takes an input from another rank.
+        crossing: Mask of the iterations in which an operation receives an input from another rank.
         kept_rows: Per-operation tables of the kept ranks, with the row numbers and rank indices of
             the run.
     """
@@ -53,7 +53,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     If operations contradict the virtual stages, all dependencies are ignored.
 
     Args:
-        stretch: The stretch, which consists of complete pipelines.
+        stretch: The stretch. It consists of complete pipelines.
     """
     operations = stretch.operations
     dependencies = find_dependencies(operations, stretch.ranks)
@@ -94,7 +94,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
 
 
 def _mask_crossing_iterations(operations: Operations, inputs: Inputs, n_iterations: int) -> Bools:
-    """Return a mask of the iterations in which an operation takes an input from another rank.
+    """Return a mask of the iterations in which an operation receives an input from another rank.
 
     Args:
         operations: Operations of the stretch.

@@ -44,8 +44,8 @@ class WhatIf:
 
     Attributes:
         measured: Operation times of the run, or None if they could not be determined.
-        rows: First the order that ran, as measured. Then the same order without delays, if that is
-            known. Then the simulated schedules, best first.
+        rows: First the order that ran, as measured. Then the same order without delays, if known.
+            Then the simulated schedules, best first.
         same_schedule: Simulation of the given plan or, if no plan is given, of the recognized
             schedule. None if it is unknown or cannot be simulated.
         reason: Reason why there are no rows, or "" if there are rows.

@@ -2,9 +2,9 @@
 
 The times of all causes add up exactly to the idle time. Idle time before the first operation of a
 rank in an iteration counts as warm-up, and idle time after its last operation counts as drain. Some
-idle time keeps its own cause everywhere: profiler overhead, collectives that move data, and time in
-which unrecorded work may have run. Idle time between the first and the last operation always keeps
-its own cause::
+idle time keeps its own cause everywhere: profiler overhead, collectives that move data, and time
+during which unrecorded work may have run. Idle time between the first and the last operation always
+keeps its own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -89,7 +89,7 @@ def measure_causes(
     """Determine why the ranks in a stretch were idle, and for how long.
 
     Args:
-        stretch: The stretch to explain, which consists of complete pipelines.
+        stretch: The stretch to explain. It consists of complete pipelines.
         inputs: Inputs that operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
 

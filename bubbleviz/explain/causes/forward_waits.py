@@ -159,7 +159,7 @@ def _explain_first_stage(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Waits:
-    """Idle intervals in which a rank may wait for a token or a request, one row per interval.
+    """Idle intervals during which a rank may wait for a token or a request, one row per interval.
 
     Attributes:
         pieces: Pieces of the intervals. An interval can have several pieces, so this table can have
@@ -237,7 +237,7 @@ def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tok
     Args:
         operations: Operations of all ranks.
         chunks: Chunks of the pipeline.
-        waits: The waits of a rank of the first stage.
+        waits: The waits of a rank on the first stage.
 
     Returns:
         The token of each wait, in the order of ``waits``.

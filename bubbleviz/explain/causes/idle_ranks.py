@@ -1,4 +1,4 @@
-"""Find the time in which ranks ran no operation, and split it by cause.
+"""Find the time during which ranks ran no operation, and split it by cause.
 
 Windows do not affect how idle time is split. An idle interval before an operation is split when the
 input becomes ready, when the receive is launched, when the transfer ahead in the queue ends, and
@@ -11,7 +11,7 @@ when the receive ends::
 The time that remains after the receive is split at the launch of the operation itself. If the
 stages are unknown and no receive was recorded, it is unknown whether the input was ready. In a
 collective, the rank first waits for the last member to enter. After that, the collective is the
-cause. Time in which the profiler delayed the rank always has the cause PROFILER.
+cause. Time during which the profiler delayed the rank always has the cause PROFILER.
 
 The time axes of all ranks are packed into one timeline
 (:class:`~bubbleviz.model.intervals.Packing`), so that all ranks are processed in one pass::
@@ -59,7 +59,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     operations.
 
     Args:
-        stretch: The stretch, which consists of complete pipelines.
+        stretch: The stretch. It consists of complete pipelines.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of those inputs, measured from receives.
 
@@ -153,10 +153,10 @@ def _find_gaps(
 
     Args:
         line: Packing of all ranks' time axes into one line.
-        computing: Intervals in which compute operations keep ranks busy.
+        computing: Intervals during which compute operations keep ranks busy.
         windows: At most one window per rank. Ranks without a window have no gaps.
-        unattributed: Intervals in which compute kernels ran outside all operations; also treated as
-            busy.
+        unattributed: Intervals during which compute kernels ran outside all operations; also
+            treated as busy.
     """
     start_ns = line.place(computing.rank, computing.start_ns)
     end_ns = line.place(computing.rank, computing.end_ns)
@@ -258,7 +258,7 @@ def _split_in_collectives(
 
     Args:
         idle: Idle time, whose times are positions on the packed timeline.
-        exposed: Intervals in which collectives ran but no operation did.
+        exposed: Intervals during which collectives ran but no operation did.
         collectives: Collectives, whose times are positions on the packed timeline.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
@@ -410,7 +410,7 @@ def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -
         transfer: Rows of the transfers that may have been queued, or -1.
 
     Returns:
-        Row of the transfer ahead of each entry of ``transfer``, or -1 if there is none.
+        For each entry of ``transfer``, the row of the transfer ahead of it, or -1 if there is none.
     """
     last = intervals.find_last_before(
         transfers.rank[waiting],

@@ -39,7 +39,7 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
     Args:
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it. If there
-            are none, the number of chunks in flight has no limit, and an empty table is returned.
+            are none, the number of chunks in flight is not limited, and an empty table is returned.
         n_more: Number of chunks in flight to allow beyond the largest observed number.
 
     Returns:
@@ -99,6 +99,6 @@ def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int,
 
 
 def _list_chunks(operations: Operations, rank: int) -> Ints:
-    """Return the rows of the forwards of a rank, sorted by start."""
+    """Return the rows of a rank's forwards, sorted by start."""
     is_forward = (operations.phase == Phase.F) & (operations.has_span == 1)
     return np.flatnonzero((operations.rank == rank) & is_forward)

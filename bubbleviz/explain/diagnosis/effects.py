@@ -62,7 +62,7 @@ class Computes:
         iteration: Index of the iteration.
         microbatch: Number of the microbatch, or -1 if there is none.
         cells: Groups of compute operations with the same kind, virtual stage and rank.
-        gap_ns: Time in the compute operation in which no kernel ran, limited to twice the lower
+        gap_ns: Time in the compute operation during which no kernel ran, capped at twice the lower
             median of its cell.
         time_ns: Duration of the compute operation minus ``gap_ns``, at least 1 ns.
     """

@@ -175,7 +175,7 @@ class Evidence:
         host_of_rank: Host number of each rank.
         late_ns: Delay of each row in ns that is due to a late launch by the host, or 0.
         profiler_ns: Delay of each row in ns that is due to profiler overhead, or 0.
-        n_kernels: Number of compute kernels of each row, or 0 if unknown.
+        n_kernels: Number of compute kernels in each row, or 0 if unknown.
         hosts: Activities of hosts before late launches of collectives and optimizers, and inside
             operations.
         layout: Layers of the stages, or None if they are unknown.
@@ -332,10 +332,10 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
         is_slow: Mask of the slow rows of ``effects.stages``.
 
     Returns:
-        :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
-        every slow kind of work. :data:`SAME_KERNELS` if no kernel count differs by more than 2 %.
-        "" in all other cases, for example if several stages are slow, several ranks run the stage,
-        or kernel counts are unknown.
+        :data:`MORE_KERNELS` if the excess of kernels is at least half the excess of time for every
+        slow kind of work. :data:`SAME_KERNELS` if no kernel count differs by more than 2 %. "" in
+        all other cases, for example if several stages are slow, several ranks run the stage, or
+        kernel counts are unknown.
     """
     work, effects = evidence.work, evidence.effects
     if len(stages) != 1 or len(find_distinct(work.rank[work.stage == stages[0]])) != 1:
@@ -582,9 +582,9 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
     Returns:
         factor: Time of each compute operation as a multiple of its time without pauses and
             slowness.
-        is_slow_pace: For each row of ``effects.paces``, which is a rank in an iteration, whether
-            the rank is slow throughout this iteration. A rank that drifts, or has become slower for
-            good, is compared with its changed pace.
+        is_slow_pace: For each row of ``effects.paces`` (a rank in an iteration), whether the rank
+            is slow throughout the iteration. A rank that drifts, or has become slower for good, is
+            compared with its changed pace.
     """
     paces = effects.paces
     rank_row, pace_of_compute = paces.ranks.of_row, paces.computes.of_row
@@ -930,9 +930,10 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     """Yield the fault of ranks with more launch gaps than others, and the fault of all launch gaps.
 
-    A launch gap is time inside an operation in which no kernel runs because launching takes longer
-    than executing. Time in which only communication kernels run is not a launch gap. If it is
-    unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
+    A launch gap is time inside an operation during which no kernel runs because launching takes
+    longer than executing. Time during which only communication kernels run is not a launch gap. If
+    it is unknown whether communication kernels ran, ``detail`` of the faults is
+    :data:`COMPUTE_GAPS`.
 
     The gap fraction of a rank is its total gap time divided by the time of its compute operations.
 
@@ -1012,7 +1013,7 @@ SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
 def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
     """Return whether a fault began during the run and occurs in every later iteration.
 
-    Short runs give False, because an onset could be chance: the run must have at least 8
+    Short runs give False, because an onset could be due to chance: the run must have at least 8
     iterations, with at least 2 before and 2 after the onset.
 
     Args:
@@ -1086,7 +1087,7 @@ def find_host_activity(
     Args:
         hosts: Activities of launching threads.
         rank: Rank whose launching threads are searched.
-        start_ns: Start of the interval in which time was lost.
+        start_ns: Start of the interval during which time was lost.
         end_ns: End of the interval.
         lost_ns: Time that was lost in the interval.
 

@@ -142,9 +142,9 @@ class Diagnosis:
             measured length. Replicas that drift apart make the whole iteration longer than the
             replay. So the measured length is the length of the whole iteration or of its longest
             replica, whichever is closer on average.
-        pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
-            the mean period. The period is the time from the start of one iteration to the start of
-            the next.
+        pause_ratio: Mean time between two iterations during which all ranks are idle, as a fraction
+            of the mean period. The period is the time from the start of one iteration to the start
+            of the next.
     """
 
     findings: tuple[Finding, ...]
@@ -709,11 +709,11 @@ class _Boundaries:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Pauses:
-    """Times between iterations in which all ranks are idle.
+    """Times between iterations during which all ranks are idle.
 
     Attributes:
         boundaries: Boundaries between the consecutive iterations of each rank.
-        idle_ns: Time in ns in which all ranks are idle before each later iteration.
+        idle_ns: Time in ns for which all ranks are idle before each later iteration.
         length_ns: Mean time in ns from the start of one iteration to the start of the next.
     """
 
@@ -728,7 +728,7 @@ class _Pauses:
 
 
 def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
-    """Measure the pauses between the iterations of a run, in which all ranks are idle.
+    """Measure the pauses between the iterations of a run, during which all ranks are idle.
 
     ::
 
@@ -784,7 +784,7 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
 def _build_pause_fault(
     run: ReplayedRun, boundaries: _Boundaries, longest: int, has_paused: Bools
 ) -> Fault:
-    """Build the fault for the time between iterations in which all ranks are idle.
+    """Build the fault for the time between iterations during which all ranks are idle.
 
     The ranks of the fault are those that were idle for the shortest time in the longest pause.
     ``host`` describes what the host did on the first of these ranks during this pause.
@@ -846,7 +846,7 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
 
 
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
-    """Return the time in ns in which all ranks are idle before each later iteration.
+    """Return the time in ns during which all ranks are idle before each later iteration.
 
     This is the smaller of two times, but at least 0:
 
@@ -918,7 +918,7 @@ def _collect_evidence(
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
     """Return the fraction of time without compute kernels that also had no communication kernel.
 
-    A gap is time inside an operation in which no compute kernel ran. The fraction is the time
+    A gap is time inside an operation during which no compute kernel ran. The fraction is the time
     without any kernel divided by the sum of the gaps, but at most 1. The time without any kernel is
     known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
     Optimizers are not part of either time. The result is None if the time without any kernel is
@@ -1063,8 +1063,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
     An operation is late if it was launched after its input had arrived. Idle time before the first
-    operation counts as warm-up of the pipeline, whatever its cause, so this delay is measured
-    here::
+    operation counts as pipeline warm-up regardless of its cause, so this delay is measured here::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤
@@ -1139,7 +1138,7 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
 
 
 def _find_iteration_ends(operations: Operations, rank: Ints, iteration: Ints) -> Ints:
-    """Return the latest end of the operations of a rank in an iteration, or -1 if there are none.
+    """Return the latest end of a rank's operations in an iteration, or -1 if it has none there.
 
     Args:
         operations: Operations of all ranks.

@@ -1,9 +1,9 @@
 """Find links between stages that become slow during a run, and determine when they do.
 
 The slack of a message is the time from the end of its producer to the start of its consumer. It
-contains the transfer, and the time in which the consumer's rank was still busy. In each iteration,
-some consumer waits for each link, so the least slack of a link is close to its transfer time. If a
-link becomes slow, its least slack rises in both directions::
+contains the transfer, and the time during which the consumer's rank was still busy. In each
+iteration, some consumer waits for each link, so the least slack of a link is close to its transfer
+time. If a link becomes slow, its least slack rises in both directions::
 
     least slack, ms    iteration   5     6     7     8     9    10    11
     stages 2 -> 3                 3.2   3.2   3.2   3.2   130   131   130
@@ -195,7 +195,7 @@ def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints
 
 
 def _compute_medians(slack: _LinkSlack, links: Groups, is_included: Bools) -> Floats:
-    """Return the lower median of the least slack of each link in ns, shape (2, links).
+    """Return the lower median of each link's least slack in ns, shape (2, links).
 
     Row 0 is the direction from the lower to the higher stage, row 1 the opposite direction. Only
     the included rows are used. The median is NaN if no row of the link is included.

@@ -71,8 +71,8 @@ def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
     The numbers are taken from the first of the following that exists:
 
     1. The operation itself.
-    2. An operation of the same microbatch and chunk.
-    3. An operation of the same chunk, for the chunk number only. The microbatch is the number in
+    2. An operation with the same microbatch and chunk.
+    3. An operation with the same chunk, for the chunk number only. The microbatch is the number in
        the code. If the reported microbatch numbers of all operations of the chunk differ from their
        codes by the same offset, this offset is added.
     4. The code.

@@ -70,10 +70,10 @@ def order_by_microbatch(order: Ints) -> Ints:
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
     """Sort the unordered weight gradients of an order as in a plan.
 
-    Weight gradients are unordered if one range computed several of them, because it was not
-    recorded which ones and in which sequence. Each run of consecutive unordered weight gradients is
-    sorted separately, and those that are not planned are dropped. All other operations keep their
-    positions. The returned codes have no ``unordered`` bits.
+    Weight gradients are unordered if one range computed several of them, because the recording does
+    not show which ones it computed, or in which sequence. Each run of consecutive unordered weight
+    gradients is sorted separately, and those that are not planned are dropped. All other operations
+    keep their positions. The returned codes have no ``unordered`` bits.
 
     Args:
         order: A measured order.

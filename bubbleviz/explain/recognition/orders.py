@@ -207,7 +207,7 @@ def _repeat_pairs(rows: Ints, is_pair: Bools) -> tuple[Ints, Bools]:
         is_pair: Mask of the rows that are an overlapped pair of a forward and a backward.
 
     Returns:
-        The rows, and a mask of the second row of each pair, which is for the backward.
+        The rows, and a mask of the second row of each pair (the row for the backward).
     """
     if not is_pair.any():
         return rows, np.zeros(len(rows), bool)
@@ -226,7 +226,7 @@ def _read_microbatches(
     Args:
         operations: Operations in the report.
         rows: Rows of the operations; overlapped pairs occur twice.
-        is_second: Mask of the second occurrences, which are backwards.
+        is_second: Mask of the second occurrences (the backwards).
         n_sequences: Number of parts into which sequences are split, or 1 if they are not split.
     """
     number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, is_second)
@@ -242,7 +242,7 @@ def _select_of_pair(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> 
 
 
 def encode_plan(plan: Plan) -> tuple[Ints, ...]:
-    """Return the order of each device of a plan, encoded like measured orders."""
+    """Return the order of each device in a plan, encoded like measured orders."""
     flat = [(op.virtual_stage, op.phase, op.microbatch) for order in plan.orders for op in order]
     stage, phase, number = np.array(flat, np.int64).reshape(-1, 3).T
     lengths = list(map(len, plan.orders))

@@ -40,7 +40,7 @@ class PipelineOrders:
 
     @property
     def without_places(self) -> PipelineOrders:
-        """A copy in which the device of each order is unknown."""
+        """A copy in which the devices of all orders are unknown."""
         return replace(self, places=(NONE,) * len(self.places))
 
     @cached_property
@@ -62,7 +62,7 @@ class PipelineOrders:
 
     @property
     def missing_microbatches(self) -> Ints:
-        """Microbatch numbers below the highest one that no rank ran, in ascending order."""
+        """Microbatch numbers that no rank ran, below the highest number that ran, ascending."""
         ran = grouping.find_distinct(*map(get_microbatch, self.orders))
         return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 

@@ -65,7 +65,7 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
 
     Each planned order can be used once per replica of the pipeline. First, orders that equal a
     planned order are matched with it. Then each remaining order gets the nearest unused planned
-    order, or the nearest of all if all are used (:func:`_find_nearest_key`).
+    order, or the nearest one overall if all are used (:func:`_find_nearest_key`).
     """
     by_key = {order.tobytes(): order for order in planned}
     n_copies = max(sum(ran.replicas) // len(planned), 1)

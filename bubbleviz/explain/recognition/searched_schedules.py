@@ -54,9 +54,9 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
     """Return the names of the searched schedules that the orders of a pipeline may follow.
 
     The result is empty if the orders do not have the structure of searched orders. Otherwise, the
-    peak decides, which is the maximum number of microbatches in flight on a device. Of the
-    schedules whose peak is at least the measured peak, those with the lowest peak are returned.
-    Several schedules can have the same peak if there are few devices or microbatches.
+    peak (the maximum number of microbatches in flight on a device) decides. Of the schedules whose
+    peak is at least the measured peak, those with the lowest peak are returned. Several schedules
+    can have the same peak if there are few devices or microbatches.
 
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.

@@ -29,7 +29,7 @@ from bubbleviz.model.grouping import find_distinct, subtract_values
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
-#: Minimum ratio of the number of all ranks to the number of ranks whose order differs from the
+#: Minimum ratio of the total number of ranks to the number of ranks whose order differs from the
 #: plan; see :func:`_differ_on_few`.
 _MIN_RANKS_PER_DIFFERENCE = 3
 

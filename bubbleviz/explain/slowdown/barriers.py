@@ -122,8 +122,8 @@ def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
     """Estimate how long each last backward computed, without waiting, in ns.
 
     The ranks of an iteration are assumed to compute equally long, scaled by their pace
-    (:func:`_measure_paces`). So the smallest ``length / pace`` of the iteration, times the pace of
-    the rank, is the result. It is at most the measured length.
+    (:func:`_measure_paces`). So the result is the smallest ``length / pace`` in the iteration times
+    the rank's pace. It is at most the measured length.
 
     Args:
         run: The replayed run.

@@ -53,7 +53,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         rows: Rows of the sends and receives.
         compute: For each entry of ``rows``, the row of the compute operation that produces or
             consumes its data, or -1 if unknown.
-        computes: Rows of the compute operations, which a rank runs one after the other.
+        computes: Rows of the compute operations. A rank runs them one after another.
 
     Returns:
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
@@ -118,10 +118,10 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the compute operations, which a rank runs one after the other.
+        computes: Rows of the compute operations. A rank runs them one after another.
 
     Returns:
-        Two entries of pairs (transfer, forward): one for the first RECV_B of each rank and
+        Two entries of (transfer, forward) pairs: one for the first RECV_B of each rank and
         iteration, and one for the first SEND_B of each rank and iteration.
     """
     cells, forwards = _find_last_warm_up_forwards(work, computes)
@@ -139,12 +139,12 @@ def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the compute operations, which a rank runs one after the other.
+        computes: Rows of the compute operations. A rank runs them one after another.
 
     Returns:
         cells: Ranks and iterations in which the last two compute operations before the first
             backward are forwards, as :attr:`Work.rank_iteration` numbers, ascending.
-        forwards: For each of ``cells``, the row of the earlier of the two forwards.
+        forwards: For each entry of ``cells``, the row of the earlier of the two forwards.
     """
     role, cell = work.role, work.rank_iteration[computes]
     number = number_within_groups(cell, work.start_ns[computes], work.kind[computes])

@@ -6,8 +6,8 @@ unknown, the consumer just follows the producer. Transfers are found in four ste
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
 2. The receive of a message is the last receive of its consumer, as found by the explanation.
    Receives that name no microbatch are matched by order: the n-th receive of a rank belongs to the
-   n-th operation that takes an input from another rank. This requires that there are equally many
-   receives and operations. Sends are matched in the same way.
+   n-th operation that receives an input from another rank. This requires that there are equally
+   many receives and operations. Sends are matched in the same way.
 3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
    ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
    they were sent (:func:`_mask_crossing`).
@@ -49,7 +49,7 @@ class Messages(Table):
     """Inputs that operations receive from other ranks, one row per input.
 
     Attributes:
-        consumer: Row of the operation that takes the input.
+        consumer: Row of the operation that receives the input.
         producer: Row of the operation that produces the input.
         forward: Whether the message carries activations rather than gradients.
         receive_start_ns: Start of the receive; meaningless if ``has_transfer`` is false.
@@ -210,7 +210,7 @@ def _match_unnamed_transfers(
         operations: Operations of all ranks.
         owner: For each message, the row of the operation that receives or sends it.
         forward: Mask of the messages that carry activations.
-        phases: Phase of activation transfers, and phase of gradient transfers.
+        phases: The phases of activation transfers and of gradient transfers.
 
     Returns:
         Row of the transfer of each message, or -1 if there is none.

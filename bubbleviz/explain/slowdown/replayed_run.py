@@ -43,8 +43,8 @@ class ExplainedRows:
         """Return the tables restricted to the selected ranks.
 
         Args:
-            is_selected: Mask of the ranks to select. They must not take inputs from ranks that are
-                not selected.
+            is_selected: Mask of the ranks to select. They must not receive inputs from ranks that
+                are not selected.
             rank: Rank of each operation.
         """
         return ExplainedRows(
@@ -142,7 +142,7 @@ class ReplayedRun:
         numbers: Number of each iteration in the report, or -1 if it is outside the report's window.
         reason: Reason why the run is not replayed, or "" if it is replayed.
         paused: Mask of the iterations after which recording paused, or None if there are none.
-        launch_gap_ns: Time inside operations in which no kernel ran, in ns, shape (iterations,
+        launch_gap_ns: Time inside operations during which no kernel ran, in ns, shape (iterations,
             ranks), or None if unknown.
     """
 
@@ -168,8 +168,8 @@ class ReplayedRun:
         Operation rows are renumbered. Ranks keep their indices.
 
         Args:
-            is_selected: Mask of the ranks to select. They must not take inputs from ranks that are
-                not selected.
+            is_selected: Mask of the ranks to select. They must not receive inputs from ranks that
+                are not selected.
             rows: Per-operation tables of at least the selected ranks.
         """
         is_included = is_selected[self.operations.rank]

@@ -3,7 +3,7 @@
 :func:`build_work_of_run` builds the table and the dependencies of its rows in five steps:
 
 1. Find the compute operations (:func:`find_computing_rows`).
-2. List the inputs that these operations take from other ranks, with the send and the receive of
+2. List the inputs that those operations receive from other ranks, with the send and the receive of
    each input (:func:`.list_messages`).
 3. Select the collectives that run outside of operations, one row per rank and collective
    (:func:`select_outer_collectives`).

@@ -10,7 +10,7 @@ work is measured in two ways::
     original ─────────────────┤
 
 The slowdown S is the mean length of the iterations, replayed with their measured times, divided by
-the mean length of ideal iterations. For S of a group of work, only the group has its measured
+the mean length of ideal iterations. For S of a group of work, only the group keeps its measured
 times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of its stage
 and S of its replica. The published analyzer contains these definitions in ``explain_slowdown``,
 ``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
@@ -126,7 +126,7 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def measure_groups(self, label: Ints, values: Ints) -> Floats:
-        """Measure how long ideal iterations become if one group of rows has its measured times.
+        """Measure how long ideal iterations become if one group of rows keeps its measured times.
 
         Args:
             label: Label of each row's group, such as its stage, or -1 if the row is in no group.
@@ -192,7 +192,7 @@ class Scenarios:
     ) -> Floats:
         """Replay the rows that depend on several groups ("mixed" rows) once per group.
 
-        In each replay, the rows of one group have their measured times, and all other rows have
+        In each replay, the rows of one group keep their measured times, and all other rows have
         ideal times.
 
         Args:
@@ -221,7 +221,7 @@ class Scenarios:
         return np.concatenate(means)
 
     def _compute_ends(self, own_ns: Ints) -> Ints:
-        """Replay all rows twice, with the given and with ideal times, and return their ends in ns.
+        """Replay all rows with the given times and with ideal times, and return their ends in ns.
 
         Args:
             own_ns: Time of each row.
@@ -280,7 +280,7 @@ class Scenarios:
 def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
     """Yield the times of all rows in each group's scenario, several scenarios at a time.
 
-    In the scenario of a group, its rows have their measured times, and all other rows have ideal
+    In the scenario of a group, its rows keep their measured times, and all other rows have ideal
     times.
 
     Args:
@@ -494,7 +494,7 @@ def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
 
 
 def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
-    """Return the 3 % of the ranks with the largest S, rounded up to at least one rank.
+    """Return the 3 % of the ranks with the largest S, rounded up (at least one rank).
 
     The lower rank wins ties.
     """
@@ -508,8 +508,8 @@ def _measure_group_slowdowns(
 ) -> dict[str, dict[int, float]]:
     """Return the slowdown S of each group, keyed by grouping and then by the label of the group.
 
-    S is the mean iteration length if only this group has its measured times, divided by the mean
-    length of ideal iterations.
+    S is the mean iteration length when only this group keeps its measured times, divided by the
+    mean length of ideal iterations.
 
     Args:
         scenarios: The work of the run and its replay.

@@ -33,7 +33,7 @@ def remove_start_up(
 ) -> CollectiveIntervals:
     """Cut off one-off collectives before the first compute operation of their iteration.
 
-    Each iteration has an earliest allowed time, which is the start of its first compute operation.
+    The earliest allowed time in an iteration is the start of its first compute operation.
     Collectives that begin earlier are shortened to start at this time. Collectives that end by this
     time are removed.
 

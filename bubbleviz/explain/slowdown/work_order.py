@@ -1,4 +1,4 @@
-"""Find the predecessors of each row of the work table, as far as the measured times show them.
+"""Find the predecessors of each work table row, as far as the measured times reveal them.
 
 The operations of a rank keep their measured order. A collective follows the last operation that had
 ended when the collective began. If the collective was exposed, the next operation follows it;
@@ -231,7 +231,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
 
     Returns:
         Rows of the delayed operations in ``work``, ascending, and the time in ns for which each was
-        queued. This time is at most the time in which neither a kernel of the operation nor a
+        queued. This time is at most the time during which neither a kernel of the operation nor a
         collective ran. Operations that were queued for at most ``CLOCK_NS`` are left out.
     """
     operations = run.operations
