@@ -545,7 +545,7 @@ def _get_sort_key(advice: Advice) -> tuple[bool, int]:
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
-    """Return the advice to remove the faults of a finding.
+    """Return the advice to remove a finding's faults.
 
     The saving is promised unless it was computed by a replay that does not match the measured
     iterations.

@@ -194,7 +194,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
     Args:
         iteration: The iteration.
         name: Name of the ratio that defines the windows.
-        active_ns: Time during which this iteration's operations ran kernels, by phase.
+        active_ns: Time during which the iteration's operations ran kernels, for each phase.
     """
     compute_ns = int(get_rank_column(iteration.ranks, "compute_ns").sum())
     in_window_ns = _sum_account(iteration, name, "compute_ns")

@@ -1,6 +1,6 @@
 """The saved report on idle time: a model of the JSON that ``bubbleviz idle -o report.json`` writes.
 
-The fields are in the order of the keys in the JSON. Times are in ns on the clock of each profile,
+The fields are in the same order as the keys in the JSON. Times are in ns on each profile's clock,
 and shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the summary.
 """
 
@@ -17,7 +17,7 @@ from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
 
 #: Name and version of this model.
 IDLE_SCHEMA = "bubbleviz.idle/1"
-#: Names of the idle share of steps, and of the idle share of complete captures.
+#: Names of the idle share for steps, and of the idle share for complete captures.
 IDLE_STEPS, IDLE = "idle-steps", "idle"
 Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -26,7 +26,7 @@ class IdlePart(Struct, frozen=True):
     """A part of the idle time.
 
     Attributes:
-        name: Activity of the host during this part of the idle time.
+        name: The host's activity during this part of the idle time.
         share: This part of the idle time as a fraction of the window.
     """
 
@@ -35,12 +35,12 @@ class IdlePart(Struct, frozen=True):
 
 
 class IdleNumbers(Struct, frozen=True):
-    """Statistics of the idle time of devices or of their steps.
+    """Statistics on the idle time of devices or of their steps.
 
     Attributes:
         iterations: Number of devices or steps.
         bubble_ratio: Average of each idle share over the devices or steps, keyed by name.
-        window_ns: Average length of the window of each idle share, keyed by name.
+        window_ns: Average window length for each idle share, keyed by name.
         bubble_parts: Parts of the idle time, largest first.
     """
 
@@ -51,16 +51,16 @@ class IdleNumbers(Struct, frozen=True):
 
 
 class GapExample(Struct, frozen=True, kw_only=True):
-    """The gap with the most idle time of an activity.
+    """The gap that contains the most idle time attributed to an activity.
 
     Attributes:
-        rank: Index of the device in the report. Missing in the activities of a single device.
+        rank: Index of the device in the report. Omitted in the activities of a single device.
         start_ns: Start of the gap.
         end_ns: End of the gap.
         before: Name of the kernel or copy before the gap.
         after: Name of the kernel or copy after the gap.
         step: Name of the step in which the gap begins, or None if it begins outside of all steps.
-        where: Ranges and calls around the gap on the launching thread, outermost first.
+        where: Ranges and calls on the launching thread that enclose the gap, outermost first.
     """
 
     rank: int | UnsetType = UNSET
@@ -72,19 +72,19 @@ class GapExample(Struct, frozen=True, kw_only=True):
     where: tuple[str, ...]
 
     def of_rank(self, rank: int) -> GapExample:
-        """Return this example with the index of its device."""
+        """Return a copy of this example that contains the index of its device."""
         return replace(self, rank=rank)
 
 
 class ActivityEntry(Struct, frozen=True):
-    """Idle time that is attributed to an activity of the host.
+    """Idle time that is attributed to a host activity.
 
     Attributes:
         activity: Name of the activity.
         idle_ns: Idle time that is attributed to the activity.
         share: Fraction of all idle time, or None if there is no idle time.
-        gaps: Number of gaps that contain idle time of this activity.
-        longest_ns: Maximum idle time of this activity in a single gap.
+        gaps: Number of gaps that contain idle time attributed to this activity.
+        longest_ns: Maximum idle time attributed to this activity in a single gap.
         example: The gap with the maximum in ``longest_ns``, or None for kernel-to-kernel gaps.
     """
 
@@ -97,13 +97,14 @@ class ActivityEntry(Struct, frozen=True):
 
 
 class WorkTotal(Struct, frozen=True):
-    """Totals of the kernels or copies with one name.
+    """Totals for all kernels or copies with the same name.
 
     Attributes:
         name: Name of the kernels or copies.
         work_class: Class of the kernels, or ``copies``.
         count: Number of kernels or copies.
-        time_ns: Sum of the durations of all kernels or copies, even if they ran concurrently.
+        time_ns: Sum of the durations of all kernels or copies, including those that ran
+            concurrently.
     """
 
     name: str
@@ -113,16 +114,16 @@ class WorkTotal(Struct, frozen=True):
 
 
 class CopyEntry(Struct, frozen=True):
-    """Totals of the copies in one direction between two kinds of memory.
+    """Totals for the copies in one direction between two kinds of memory.
 
     Attributes:
-        direction: Direction of the copies.
-        source: Kind of memory that the copies read.
-        target: Kind of memory that the copies write.
+        direction: The direction of the copies.
+        source: Kind of memory that the copies read from.
+        target: Kind of memory that the copies write to.
         count: Number of copies.
-        bytes: Number of bytes, or None if the size of any copy is unknown.
-        time_ns: Sum of the durations of all copies, even if they ran concurrently.
-        gb_per_s: Gigabytes per second, or None if ``bytes`` is unknown.
+        bytes: Number of bytes copied, or None if the size of any copy is unknown.
+        time_ns: Sum of the durations of all copies, including those that ran concurrently.
+        gb_per_s: Throughput in gigabytes per second, or None if ``bytes`` is unknown.
     """
 
     direction: str
@@ -135,7 +136,7 @@ class CopyEntry(Struct, frozen=True):
 
 
 class IdleStep(Struct, frozen=True):
-    """A step of a device: a range on the host, clipped to the span of the device's work.
+    """A step of a device: a host range, clipped to the span of the device's work.
 
     Attributes:
         name: Name of the range, or None for the time outside of all steps.
@@ -145,7 +146,7 @@ class IdleStep(Struct, frozen=True):
         busy_ns: Time in the step during which the device was busy.
         idle_ns: Time in the step during which the device was idle.
         duty_cycle: Busy time as a fraction of the length, or None if it is not measured.
-        activities: Idle time in ns by activity, longest first.
+        activities: Idle time in ns, grouped by activity, longest first.
     """
 
     name: str | None
@@ -159,19 +160,19 @@ class IdleStep(Struct, frozen=True):
 
 
 class ProvedWait(Struct, frozen=True):
-    """Waits of a stream or host for kernels or copies with one name, proved by recorded events.
+    """Waits of a stream or host for kernels or copies of the same name, proved by recorded events.
 
     Attributes:
         waiting: Stream that waits, or the call in which a host waits while the device is idle.
-        stream: Stream of the work that is waited for. Work on another device also names the device.
-        work: Name of the kernels or copies that are waited for.
-        kind: Kind of the work that is waited for: ``compute``, ``communication`` or ``copy``.
+        stream: Stream of the awaited work. Work on another device also names the device.
+        work: Name of the awaited kernels or copies.
+        kind: Kind of the awaited work: ``compute``, ``communication`` or ``copy``.
         waits: Number of waits.
-        blocked_ns: Time during which the next work of the stream was launched but waited, or during
-            which a host waited while the device was idle. Several streams may wait at the same
-            time.
-        without_compute_ns: Part of ``blocked_ns`` during which the device did not compute.
-        idle_ns: Idle time of the device that is attributed to these waits.
+        blocked_ns: Time during which the stream's next work had been launched but was waiting, or
+            during which a host was waiting while the device was idle. Several streams may wait at
+            the same time.
+        without_compute_ns: Part of ``blocked_ns`` during which the device was not computing.
+        idle_ns: The device's idle time that is attributed to the waits.
     """
 
     waiting: str
@@ -184,18 +185,18 @@ class ProvedWait(Struct, frozen=True):
     idle_ns: int
 
     def order(self) -> tuple[object, ...]:
-        """Return a sort key that puts waits with more time without compute first."""
+        """Return a sort key that puts waits with the most time without compute first."""
         names = self.waiting, self.stream, self.work
         return (-self.without_compute_ns, -self.blocked_ns, *names)
 
 
 class LaunchQueue(Struct, frozen=True):
-    """Number of kernels and copies of a device that were launched but had not started.
+    """Number of a device's kernels and copies that had been launched but had not started.
 
     Attributes:
-        mean: Mean number over the span of the device.
+        mean: Mean number over the device's span.
         most: Maximum number.
-        empty_ns: Time during which the number was 0.
+        empty_ns: Total time during which the number was 0.
     """
 
     mean: Finite
@@ -204,12 +205,12 @@ class LaunchQueue(Struct, frozen=True):
 
 
 class GapChunk(Struct, frozen=True):
-    """A part of a gap during which the host had one activity.
+    """A part of a gap during which the host's activity did not change.
 
     Attributes:
-        activity: Activity of the host during this part.
-        start_ns: Start of this part.
-        end_ns: End of this part.
+        activity: The host's activity during this part.
+        start_ns: Start of the part.
+        end_ns: End of the part.
     """
 
     activity: str
@@ -225,7 +226,7 @@ class GapEntry(Struct, frozen=True):
         end_ns: End of the gap.
         idle_ns: Length of the gap.
         step: Name of the step in which the gap begins, or None if it begins outside of all steps.
-        activity: Activity of the host that takes the largest part of the gap.
+        activity: The host activity that takes the largest part of the gap.
         before: Name of the kernel or copy before the gap.
         after: Name of the kernel or copy after the gap.
         chunks: Parts of the gap with one activity each, sorted by start.
@@ -242,7 +243,7 @@ class GapEntry(Struct, frozen=True):
 
 
 class IdleRank(Struct, frozen=True):
-    """A device of a process, or a host whose CPU operators are treated as work.
+    """A device used by a process, or a host whose CPU operators are treated as work.
 
     Attributes:
         index: Index of the device in the report.
@@ -250,7 +251,7 @@ class IdleRank(Struct, frozen=True):
         profile: Path of the profile that recorded the device.
         host: Name of the host.
         pid: Process id.
-        device_id: Device number as seen by the process.
+        device_id: Device number from the process's point of view.
         device: Display name of the device.
         gpu: Product name of the GPU, or None if unknown.
         start_ns: Start of the first work on the device.
@@ -269,19 +270,21 @@ class IdleRank(Struct, frozen=True):
             communication.
         duty_cycle: Busy time as a fraction of the span, or None if it is not measured.
         compute_duty: Compute time as a fraction of the span, or None if it is not measured.
-        activities: Idle time by activity, longest first.
-        copies: Copies by direction and kinds of memory, longest total time first.
-        steps_by: How steps were recognized.
+        activities: Idle time grouped by activity, longest first.
+        copies: Copies grouped by direction and memory kinds, longest total time first.
+        steps_by: How the steps were recognized.
         steps: The steps in order, followed by the time outside of all steps, if there is any.
-        waits: Proved waits of streams and hosts, most time without compute first.
-        awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
-        awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        launch_queue: Number of kernels and copies that were launched but had not started, or None
-            if unknown.
-        gaps: Number of gaps, without kernel-to-kernel gaps.
+        waits: Proved waits of streams and hosts. Those with the most time without compute come
+            first.
+        awaited_communication_ns: Time of exposed communication for which a stream is proved to have
+            waited.
+        awaited_copy_ns: Time of exposed copies for which a stream is proved to have waited.
+        launch_queue: Number of kernels and copies that had been launched but had not started, or
+            None if unknown.
+        gaps: Number of gaps, not counting kernel-to-kernel gaps.
         longest_gaps: The longest gaps, longest first.
-        relative_score: Kernel time of the fastest device divided by the kernel time of this device,
-            over kernels that ran equally often on other devices. None if there are no such kernels.
+        relative_score: The fastest device's kernel time divided by this device's kernel time, over
+            kernels that ran equally often on other devices. None if there are no such kernels.
     """
 
     index: int
@@ -320,7 +323,7 @@ class IdleRank(Struct, frozen=True):
 
 
 class IdleSummary(Struct, frozen=True):
-    """A report on idle time as JSON.
+    """A report on idle time, in JSON form.
 
     Attributes:
         schema: Name and version of this model.
@@ -330,19 +333,20 @@ class IdleSummary(Struct, frozen=True):
         summary: Statistics of the idle time.
         restrictions: Reasons why busy and idle times are uncertain, most severe first.
         definitions: Definitions, keyed by term.
-        shortest_ns: Gaps that are shorter than this are kernel-to-kernel gaps.
+        shortest_ns: Gaps shorter than this are kernel-to-kernel gaps.
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
         span_ns: Sum of the spans of all measured devices.
         idle_ns: Sum of the idle times of all measured devices.
         proved_idle_ns: Part of ``idle_ns`` during which a stream or a host is proved to have
             waited.
-        what_to_do_first: The most important advice in sentences.
-        activities: Idle time of all devices by activity, longest first.
-        meanings: Meanings of activities, keyed by activity.
-        kernels: Kernels and copies of all devices by name, longest total time first.
-        copies: Copies of all devices by direction and kinds of memory, longest total time first.
+        what_to_do_first: The most important advice as sentences.
+        activities: Idle time of all devices, grouped by activity, longest first.
+        meanings: Meaning of each activity, keyed by activity.
+        kernels: Kernels and copies of all devices, grouped by name, longest total time first.
+        copies: Copies of all devices, grouped by direction and memory kinds, longest total time
+            first.
         ranks: Devices, sorted by profile, process and device.
-        limitations: Values that could not be measured, with the reasons.
+        limitations: Values that could not be measured, along with the reasons.
     """
 
     schema: str

@@ -1,7 +1,7 @@
 """Kernel time: how long kernels ran in the averaged iterations, compared with the bubble.
 
-A bubble is time in which no operation keeps a rank busy. Additional time may be lost inside
-operations (launch gaps), or spent on compute outside all operations::
+A bubble is time in which no operation keeps a rank busy. More time may be lost inside operations
+(launch gaps) or spent on compute outside all operations::
 
     operation    ├──── F0 ────┤        ├──── F1 ────┤
     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
@@ -16,8 +16,8 @@ from typing import Any
 
 from bubbleviz.model.texts import format_percent
 
-#: Minimum fraction of a window that a time must take to be reported.
-#: This is also the minimum difference between a ratio and its lower bound to be reported.
+#: Minimum fraction of a window that a time must take up to be reported. It is also the minimum
+#: difference between a ratio and its lower bound for the difference to be reported.
 NOTICEABLE = 0.01
 #: Launch gaps are always reported if they take more than this fraction of the operation time.
 _MOSTLY = 0.5
@@ -25,7 +25,7 @@ _MOSTLY = 0.5
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Times that are summed over the ranks of all averaged iterations, in ns.
+    """Times in ns, summed over the ranks of all averaged iterations.
 
     Attributes:
         window_ns: Length of the windows of the primary ratio.
@@ -33,8 +33,8 @@ class KernelTime:
             ran.
         bubble_ns: Bubble time in the windows.
         gap_ns: Launch gaps: time in operations during which no kernel ran.
-        unattributed_ns: Time of compute outside all operations in the windows.
-        work_ns: Time of F, B, W, BW, R and FB, including launch gaps.
+        unattributed_ns: Time in the windows during which compute ran outside all operations.
+        work_ns: Total time of F, B, W, BW, R and FB operations, including launch gaps.
     """
 
     window_ns: int
@@ -67,10 +67,10 @@ class KernelTime:
 
     @property
     def sentence(self) -> str | None:
-        """Sentence to quote next to the primary ratio, or None if it is not needed.
+        """A sentence to quote next to the primary ratio, or None if it is not needed.
 
         The sentence is needed if launch gaps or compute outside operations take longer than the
-        bubble. It is also needed if launch gaps take more than half of the operation time.
+        bubble, or if launch gaps take more than half of the operation time.
         """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs

@@ -12,7 +12,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
-#: Mark that pictures show before the marked advice, and before the rows of its ranks.
+#: Mark that pictures show in front of the marked advice, and in front of its ranks' rows.
 MARK = "►"
 #: Maximum number of characters of a range name in a sentence.
 _MAX_NAME = 60
@@ -52,7 +52,7 @@ def _format_label(phase: int, first: int, second: int, chunk: int) -> str:
 
 
 def name_rank(report: Report, rank: int) -> str:
-    """Return the name of a rank: ``stage 2`` if no other rank has this stage, or its number."""
+    """Return the name of a rank: ``stage 2`` if no other rank has this stage, else its number."""
     stage = report.ranks[rank].stage
     is_only_rank = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
     return f"stage {stage}" if is_only_rank else name_rank_with_number(report, rank)
@@ -67,9 +67,9 @@ def name_rank_with_number(report: Report, rank: int) -> str:
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     """Return the names of ranks for a sentence.
 
-    A single rank is named by its number and device. If there are several ranks, at most
-    ``_MAX_RANKS`` of their numbers are listed. If the global rank of any of these ranks is unknown,
-    the text adds that the numbers are in pipeline order.
+    A single rank is named by its number and device. For several ranks, at most ``_MAX_RANKS`` of
+    their numbers are listed. If the global rank of any of the given ranks is unknown, the text adds
+    that the numbers are in pipeline order.
 
     Args:
         report: The run's report.
@@ -93,7 +93,7 @@ def capitalize_label(label: str) -> str:
 
 
 def truncate_name(name: str) -> str:
-    """Return a name, shortened to ``_MAX_NAME`` characters with an ellipsis."""
+    """Return a name, truncated to ``_MAX_NAME`` characters with an ellipsis."""
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 

@@ -1,4 +1,4 @@
-"""Describe the longest bubbles of a run, and what hosts did while they launched late."""
+"""Describe the longest bubbles of a run, and what the hosts were doing when they launched late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bubbleviz.report.report import Report
 
 #: Causes of bubbles that the schedule itself implies.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
-#: Reasons for idle time at the start and end of an iteration if the ranks form no pipeline.
+#: Reasons for idle time at the start and end of an iteration, for ranks that form no pipeline.
 _EDGES = {
     Cause.WARMUP: "another rank has begun the iteration",
     Cause.DRAIN: "another rank has not ended the iteration",
@@ -31,11 +31,11 @@ _EDGES = {
 
 
 def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
-    """Return the longest bubbles that the schedule does not imply.
+    """Return the longest bubbles that are not implied by the schedule.
 
     - If the schedule implies all bubbles, the longest implied bubbles are returned.
     - Bubbles with the same rank, cause and phase of the next operation form a group. Only the
-      longest bubble of each group is returned.
+      longest bubble in each group is returned.
     - Only averaged iterations are used. If no iteration is averaged, all iterations are used.
 
     Args:
@@ -62,11 +62,11 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 
 
 def describe_longest_implied(report: Report) -> str | None:
-    """Return a sentence about the longest bubble that the schedule implies.
+    """Return a sentence about the longest bubble that is implied by the schedule.
 
     The result is None if the schedule implies no bubble. It is also None if the schedule implies
-    all bubbles, because :func:`find_longest_bubbles` already returns the longest implied bubbles
-    then.
+    all bubbles, because :func:`find_longest_bubbles` then already returns the longest implied
+    bubbles.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -80,7 +80,7 @@ def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     If no iteration is averaged, the bubbles of all iterations are returned.
 
     Returns:
-        implied: Rows of the bubbles that the schedule implies (causes in ``_INHERENT``).
+        implied: Rows of the bubbles that are implied by the schedule (causes in ``_INHERENT``).
         avoidable: Rows of all other bubbles.
     """
     bubbles = report.bubbles
@@ -144,7 +144,7 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
 
 
 def _describe_transfer(report: Report, row: int) -> str:
-    """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``.
+    """Describe a send or receive and both of its ends, as in ``RECV_F2, from stage 3 to stage 0``.
 
     The other end is the first rank of the same pipeline that runs the adjacent virtual stage. If
     there is no such rank, both ends are the rank of the operation itself.
@@ -185,10 +185,10 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
 
 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
-    """Name the rank that idles longest because its host launches late, and count the other ranks.
+    """Describe the rank that idles longest due to late launches, and count the other ranks.
 
-    If known, the text also contains the call and range that the host was in during the longest of
-    these bubbles on the rank.
+    If known, the text also contains the call and the range that the host was in during the longest
+    such bubble on the rank.
 
     Args:
         report: The run's report.
@@ -220,7 +220,7 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
 def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
     """Return the number of ranks minus one, in words: "7 other ranks".
 
-    The ranks are called stages if each of them is the only rank of its stage.
+    The ranks are called stages if each rank is the only one of its stage.
     """
     n_ranks_of_stage = Counter(rank.stage for rank in report.ranks)
     stages = [report.ranks[index].stage for index in ranks]

@@ -1,8 +1,8 @@
 """Names of the primary ratio and of the idle time.
 
-Idle time is only called a bubble if the ranks form a pipeline. Without a pipeline, the primary
-ratio may cover only a small part of the lost time: launch gaps inside operations are work for this
-ratio. If launch gaps or compute outside operations take too much time, the ratio is called "idle
+Idle time is called a bubble only if the ranks form a pipeline. Without a pipeline, the primary
+ratio may cover only a small part of the lost time, because it treats launch gaps inside operations
+as work. If launch gaps or compute outside operations take too much time, the ratio is called "idle
 between operations".
 """
 
@@ -51,9 +51,9 @@ def name_saved_measure(summary: RunSummary) -> Measure:
 
 
 def is_idle_elsewhere(report: Report) -> bool:
-    """Return whether the ranks form no pipeline and the sentence on kernel time is needed.
+    """Return whether the ranks form no pipeline and the sentence about kernel time is needed.
 
-    The primary ratio then covers only a part of the GPUs' idle time. See
+    If so, the primary ratio covers only a part of the GPUs' idle time. See
     :attr:`.kernel_time.KernelTime.sentence`.
     """
     return report.no_pipeline is not None and report.kernel_time.sentence is not None

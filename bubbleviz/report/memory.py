@@ -1,4 +1,4 @@
-"""Memory of a run in bytes: the peak of each rank, and allocations by virtual stage and phase."""
+"""A run's memory use in bytes: the peak on each rank, and use by virtual stage and phase."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: Types of ratios, times and amounts.
-#: The values are small enough for their squares to be finite.
+#: Types of ratios, times and amounts. The values are small enough that their squares are finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
@@ -21,12 +20,13 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True)
 class RankPeak:
-    """Memory of a rank, in bytes.
+    """A rank's memory use, in bytes.
 
     Attributes:
         rank: Index of the rank.
         peak_bytes: Maximum allocated memory.
-        resident_bytes: Memory that is allocated when an iteration begins, or None if it is unknown.
+        resident_bytes: Memory that is already allocated when an iteration begins, or None if
+            unknown.
         stage: Stage of the rank, or None if it is unknown.
     """
 
@@ -38,15 +38,15 @@ class RankPeak:
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory use of operations with the same virtual stage and phase, as medians in bytes.
+    """Median memory use, in bytes, of operations with the same virtual stage and phase.
 
     Attributes:
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
         phase: Phase of the operations.
-        n: Number of operations, over all replicas.
+        n: Number of operations in all replicas.
         net_bytes: Memory allocated after an operation minus the memory allocated before it.
         above_bytes: Peak during an operation minus the memory allocated before it.
-        held_bytes: Activation memory of a microbatch, which an F allocates and its backward frees.
+        held_bytes: A microbatch's activation memory, which an F allocates and its backward frees.
         kept_bytes: Part of ``held_bytes`` that W frees, or all of it if the backward is a single
             operation.
     """
@@ -62,7 +62,7 @@ class PhaseMemory:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """Memory of a run.
+    """The memory use of a run.
 
     Attributes:
         ranks: Peak memory of each rank, sorted by index.
@@ -76,12 +76,12 @@ class RunMemory:
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the activation memory of each virtual stage, and the resident memory of each device.
 
-    The resident memory of a device has two parts. The first is the memory that is allocated when an
-    iteration begins, as the maximum over the ranks of the stage. The second is the largest
-    temporary memory of any operation on the device.
+    The resident memory of a device has two parts. The first is the memory that is already allocated
+    when an iteration begins, taking the maximum over the ranks of the stage. The second is the
+    largest temporary memory of any operation on the device.
 
     Args:
-        memory: Memory of the run.
+        memory: The run's memory use.
         stage_of_virtual: Maps each virtual stage to the stage of its ranks, or to -1 if unknown.
 
     Returns:

@@ -18,10 +18,10 @@ from bubbleviz.schedules.choices import DeviceMemory
 
 
 def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
-    """Return the memory of a run, or None if no profile recorded memory.
+    """Return the memory use of a run, or None if no profile recorded memory.
 
     Args:
-        recordings: Recordings that were read with memory events.
+        recordings: Recordings that were read including memory events.
         run: The run that the recordings were merged into.
     """
     ranks: list[RankPeak] = []
@@ -45,10 +45,10 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
 
 
 def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[RankPeak]:
-    """Yield the peak memory of the ranks of one profile.
+    """Yield the peak memory of the ranks in one profile.
 
     Args:
-        memory: Memory of the ranks.
+        memory: Memory use of the ranks.
         local: For each rank of the profile, the index of the rank in the run.
         run: The run.
     """
@@ -62,7 +62,7 @@ def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[Rank
 def _summarize_kind(
     stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]
 ) -> PhaseMemory:
-    """Return the median memory of the operations of one virtual stage and phase.
+    """Return the medians over the rows of a virtual stage and phase, and the number of operations.
 
     Args:
         stage: Virtual stage, or -1 if unknown.
@@ -90,7 +90,7 @@ def find_device_memory(
     """Return the memory of the devices of a run, or None if the memory of a stage is unknown.
 
     Args:
-        memory: Memory of the run.
+        memory: The run's memory use.
         kinds: Phase times of the run, which contain the stage of each virtual stage.
         limit_bytes: Memory limit per device, or None to compare schedules with the memory use of
             the run.

@@ -1,4 +1,4 @@
-"""Write a sentence on the measurement and its result for the methods section of a paper."""
+"""Write a sentence about the measurement and its result for the methods section of a paper."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmP
 def write_methods(report: Report) -> str:
     """Write a sentence for the methods section of a paper.
 
-    The sentence contains the version of bubbleviz, the definition of the ratio, the numbers of
+    The sentence gives the version of bubbleviz, the definition of the ratio, the numbers of
     iterations and ranks, the result and its caveats. If no ratio could be measured, or if the run
-    is not a pipeline, the sentence gives the reason instead.
+    is not a pipeline, the sentence states the reason instead.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}
@@ -119,7 +119,7 @@ def _count_ranks(report: Report) -> str:
 def _format_result(mean: float, spread: Spread) -> str:
     """Format the mean of a ratio with its standard deviation and confidence interval.
 
-    For two iterations, the text contains the mean and both values. For one iteration, it contains
+    For two iterations, the text gives the mean and both values. For a single iteration, it gives
     only the value.
     """
     if spread.std is None or spread.ci95 is None:
@@ -139,7 +139,7 @@ def _list_caveats(report: Report) -> Iterator[str]:
 
     The caveats are the bounds from clock uncertainty, the restrictions, contradictions between
     clocks or in the order of stages, and the kernel time. The last caveat is the ratio that would
-    result if compute outside all operations were work.
+    result if compute outside all operations counted as work.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:

@@ -1,7 +1,7 @@
-"""Columns of the exported operation table, which contains everything that an analysis needs.
+"""Columns of the exported operation table, which contains all data needed for further analysis.
 
-Each row is an operation. Intervals in which something else ran on the rank are written in the row
-of the last operation that began before, in cells such as ``12..15 20..31``::
+Each row is an operation. Intervals during which something else ran on the rank are written to the
+row of the last operation that began earlier, in cells such as ``12..15 20..31``::
 
     rank          ├─ F0 ─┤  ▒▒   ▓▓    ├─ F1 ─┤
                             │    └ only a collective ran ┐
@@ -28,7 +28,7 @@ from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_ran
 from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
-#: A column of integers (-1 is a missing value), or a column of texts.
+#: A column of integers (where -1 is a missing value), or a column of strings.
 OperationColumn: TypeAlias = "Ints | CodedTexts"
 #: Maximum number of decimal digits that always fit in 64 bits.
 _DIGITS = 18
@@ -37,8 +37,7 @@ _DIGITS = 18
 def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
     """Return the columns of ``--csv`` that follow the basic columns, in order.
 
-    The columns ``tokens`` and ``prefix`` exist only if the number of tokens is known for any
-    operation.
+    The columns ``tokens`` and ``prefix`` exist only if any operation has a known number of tokens.
     """
     operations = report.operations
     tokens = {}
@@ -76,10 +75,10 @@ def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
 
 
 def _list_clocks(report: Report) -> CodedTexts:
-    """Return a column with the host whose clock recorded the times of each operation.
+    """Return a column that names, for each operation, the host whose clock recorded its times.
 
     All cells are empty if all ranks share one clock. If a host has several clocks, its name is
-    followed by the number of the clock.
+    followed by the clock number.
     """
     clocks = [report.clock(rank.profile) for rank in report.ranks]
     if len(set(clocks)) == 1:
@@ -92,7 +91,7 @@ def _list_clocks(report: Report) -> CodedTexts:
 
 
 def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
-    """Return the intervals within the spans of operations during which the GPU was not busy.
+    """Return the intervals within operation spans during which the GPU was not busy.
 
     Returns:
         row: Row of the operation that each interval belongs to, in ascending order.
@@ -120,9 +119,9 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Write each interval in the cell of the last operation that began before it on the same rank.
+    """Write each interval to the cell of the last operation that began before it on the same rank.
 
-    An interval that starts before all operations of its rank is written in the cell of the first
+    An interval that starts before all operations of its rank is written to the cell of the first
     operation. Intervals on ranks without operations are left out.
 
     Returns:
@@ -139,7 +138,7 @@ def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts
 
 
 def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return, for each time, the row of the last operation that had begun on the rank by then.
+    """For each time, return the row of the last operation that had begun on the rank by then.
 
     An operation that begins exactly at the time is included. If no operation of the rank had begun,
     the result is the first operation of the rank, or -1 if the rank has no operations. An operation
@@ -157,7 +156,7 @@ def _format_times(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTe
 
     Args:
         rows: Number of rows of the column.
-        row: Row of each interval, in ascending order.
+        row: Row that each interval belongs to, in ascending order.
         start_ns: Start of each interval.
         end_ns: End of each interval.
     """
@@ -172,7 +171,7 @@ def _join_in_cells(
 
     Args:
         rows: Number of rows of the column.
-        row: Row of each entry, in ascending order.
+        row: Row that each entry belongs to, in ascending order.
         entries: Text of each entry.
         form: Format string of a cell.
         between: Separator between the entries in a cell.
@@ -185,12 +184,12 @@ def _join_in_cells(
 
 
 def build_operation_table(report: Report) -> Columns:
-    """Return all operations as an Arrow table with the columns of ``--csv``.
+    """Return all operations as an Arrow table with the same columns as ``--csv``.
 
     A fused operation has two microbatches and two chunks, each in a separate column.
     """
     columns = report.operations.list_columns()
-    del columns["global_rank"]  # list_further_columns adds this column at its place in --csv
+    del columns["global_rank"]  # list_further_columns adds this column at its position in --csv
     # The column contains the names of iterations, or numbers if all names are numbers.
     names = [iteration.name for iteration in report.iterations]
     columns["iteration"] = CodedTexts(report.operations.iteration, names)
@@ -202,7 +201,7 @@ def build_operation_table(report: Report) -> Columns:
 
 
 def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
-    """Return a column with the collectives of each operation as JSON lists.
+    """Return a column that contains each operation's collectives as a JSON list.
 
     The entries are described in :mod:`bubbleviz.model.collectives`.
 

@@ -1,22 +1,23 @@
-"""The promise of advice: the fraction of an iteration that is saved if the advice is followed."""
+"""The promise of advice: the fraction of an iteration that following the advice would save."""
 
 from __future__ import annotations
 
 from bubbleviz.model.texts import format_percent
 
-#: Text of the advice if only the schedule causes the bubble, and the kind and place of this advice.
+#: Text of the advice for a bubble that is caused by the schedule alone, and the advice's kind and
+#: place.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Kinds of advice whose promised saving is an upper bound.
-#: If layers or tokens are moved, the promise assumes that they can be distributed evenly.
-#: The promise of more microbatches assumes that the bubble stays equally long.
+#: Kinds of advice whose promised saving is an upper bound. For advice that moves layers or tokens,
+#: the promise assumes that they can be distributed evenly. The promise for more microbatches
+#: assumes that the length of the bubble does not change.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
-#: Place of advice that names the layers to move.
-#: Its promised saving is not an upper bound.
+#: Place of the advice that names the layers to move. The saving that it promises is not an upper
+#: bound.
 _WHOLE_LAYERS = "layers"
 
 
 def is_upper_bound(kind: str, place: str) -> bool:
-    """Return whether the promised saving of advice is an upper bound.
+    """Return whether the saving that a piece of advice promises is an upper bound.
 
     Args:
         kind: Kind of the advice, for example ``link``. Several kinds are joined by ``+``.

@@ -1,4 +1,4 @@
-"""Describe the time that prompt chunks take, and find chunk sizes that take equal time."""
+"""Describe how long prompt chunks take, and find chunk sizes that take equal time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def format_cost(cost: ChunkCost) -> str:
     If all chunks have the same length, the text is ``0.120 ms for 512 tokens``. A quadratic term
     that is not 0 is appended.
     """
-    fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # no -0.000
+    fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # avoid -0.000
     if cost.token_ns is None:
         return f"{fixed} for {cost.most_tokens:,} tokens"
     line = f"{fixed} {_format_signed(cost.token_ns / 1e3)} us/token"
@@ -37,18 +37,18 @@ def find_even_chunks(
 
         time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 
-    Seventeen lengths of the first chunk are tried, and the split with the shortest time wins. All
-    stages are assumed to cost as much as the slowest one: the stage whose longest chunk takes the
-    most time.
+    Seventeen lengths are tried for the first chunk, and the split with the shortest time is used.
+    All stages are assumed to cost as much as the slowest one, which is the stage whose longest
+    chunk takes the most time.
 
     Args:
-        costs: Costs of chunks, one entry per virtual stage.
+        costs: Chunk costs, one entry per virtual stage.
 
     Returns:
-        stage: Virtual stage whose costs were used.
+        stage: The virtual stage whose costs were used.
         tokens: Number of tokens in each chunk of the best split.
-        equal_ns: Time of the prompt in chunks of equal length.
-        even_ns: Time of the prompt in the chunks of the best split.
+        equal_ns: Time that the prompt takes in chunks of equal length.
+        even_ns: Time that the prompt takes in the chunks of the best split.
 
         The result is None if no cost depends on a prefix, or if the best split saves at most 1 %.
     """
@@ -63,7 +63,7 @@ def find_even_chunks(
     equal_chunks = (chunk_tokens,) * n_full_chunks + (remaining_tokens,) * bool(remaining_tokens)
 
     def prompt_time_ns(tokens: tuple[int, ...]) -> float:
-        """Return the time of the prompt in ns if it is divided into these chunks."""
+        """Return how long the prompt takes, in ns, if it is divided into the given chunks."""
         prefixes = np.cumsum((0, *tokens[:-1]))
         chunk_times_ns = [
             float(slowest.time_ns(np.array(n_tokens), prefix))
@@ -83,5 +83,5 @@ def find_even_chunks(
 
 
 def _format_signed(value: float) -> str:
-    value = round(value, 9)  # rounding errors of a fit to equal times become 0
+    value = round(value, 9)  # round tiny fitting errors to 0
     return f"{'+' if value >= 0 else '-'} {abs(value):.4g}"

@@ -18,7 +18,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the current directory, or the file name if this is impossible.
+    """Return a path relative to the current directory, or the file name if that is impossible.
 
     A path that is already relative is returned unchanged.
     """
@@ -33,8 +33,8 @@ def make_relative(path: str) -> str:
 def make_paths_relative(report: ReportT) -> ReportT:
     """Return a copy of a report with all paths relative to the current directory.
 
-    Paths occur in profiles, limitations and the command line. If a profile could not be read, its
-    path occurs only at the start of its limitation.
+    Paths appear in profiles, limitations and the command line. If a profile could not be read, its
+    path appears only at the start of its limitation.
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads
@@ -98,7 +98,7 @@ def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
     Args:
         report: The report.
         max_lines: Maximum number of reasons to list. If there are more, an additional line says how
-            many were left out.
+            many were omitted.
     """
     of_reason: dict[str, list[Limitation]] = {}
     for entry in make_paths_relative(report).limitations:

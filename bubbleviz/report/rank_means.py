@@ -1,6 +1,6 @@
-"""Rank means: times and ratios of each rank, averaged over iterations, and their distributions.
+"""Rank means: each rank's times and ratios, averaged over iterations, and their distributions.
 
-Outputs use these means to summarize runs with many ranks.
+Outputs use the means to summarize runs with many ranks.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.report import Report
 
-#: Maximum number of ranks that outputs list one by one.
-#: With more ranks, tables show distributions and standouts, and pictures show one row per stage.
-#: The interactive page then shows one pipeline at a time.
+#: Maximum number of ranks that outputs list one by one. With more ranks, tables show distributions
+#: and standouts, and pictures show one row per stage. In that case, the interactive page shows one
+#: pipeline at a time.
 MANY_RANKS = 256
 
 
 def is_many_ranks(ranks: int) -> bool:
-    """Return whether outputs summarize a run with this number of ranks."""
+    """Return whether outputs summarize a run that has this many ranks."""
     return ranks > MANY_RANKS
 
 
 @dataclass(frozen=True)
 class RankMeans:
-    """Means over the averaged iterations for each rank, or NaN if unknown.
+    """Each rank's means over the averaged iterations, or NaN if unknown.
 
     Attributes:
         ratio: Name of the ratio: the headline, or ``schedule`` if no rank has the headline ratio.
-        bubble_ratio: Mean bubble ratio of each rank, shape (ranks,).
-        bubble_ns: Mean bubble time of each rank, shape (ranks,).
-        busy_ns: Mean busy time of each rank, keyed by the display name of the phase, shape (ranks,)
-            each. Phases that no rank ran are left out.
+        bubble_ratio: Each rank's mean bubble ratio, shape (ranks,).
+        bubble_ns: Each rank's mean bubble time, shape (ranks,).
+        busy_ns: Each rank's mean busy time by phase: arrays of shape (ranks,), keyed by the phase's
+            display name. Phases that no rank ran are left out.
         launch_gap: Fraction of each rank's busy time during which no kernel ran, shape (ranks,).
-        idle_ns: Mean idle time of each rank by cause, shape (ranks, causes).
-        communication_ns: Mean of each column of ``CommunicationTimes``, keyed by column name, shape
-            (ranks,) each.
+        idle_ns: Each rank's mean idle time by cause, shape (ranks, causes).
+        communication_ns: Means of the columns of ``CommunicationTimes``: arrays of shape (ranks,),
+            keyed by column name.
     """
 
     ratio: str
@@ -66,7 +66,7 @@ class RankMeans:
 
 
 def compute_rank_means(report: Report) -> RankMeans:
-    """Return the means of each rank over the averaged iterations of a report.
+    """Return each rank's means over the averaged iterations of a report.
 
     If no iteration is averaged, the values of the typical iteration are returned. The ratio is the
     primary ratio, or ``schedule`` if no rank has a window of the primary ratio.
@@ -80,10 +80,10 @@ def compute_rank_means(report: Report) -> RankMeans:
     rank = np.concatenate([np.zeros(0, np.int64), *indices])
 
     def average_by_rank(values: Sequence[Floats | Ints]) -> Floats:
-        """Return the mean of the known values of each rank, or NaN if all values are NaN.
+        """Return the mean of each rank's known values, or NaN if all of its values are NaN.
 
         Args:
-            values: For each iteration, the values of its ranks.
+            values: The values of the ranks, for each iteration.
         """
         all_values = np.concatenate([np.zeros(0), *values])
         is_known = ~np.isnan(all_values)
@@ -126,7 +126,7 @@ def _list_averaged_iterations(report: Report) -> list[Iteration]:
 
 
 def summarize_stages(report: Report) -> Records[Any]:
-    """Return one row per stage, with means over its ranks and the averaged iterations.
+    """Return one row per stage, with means over the stage's ranks and the averaged iterations.
 
     Rows are sorted by stage. Ranks whose stage is unknown form the first row. The columns are:
 
@@ -160,10 +160,10 @@ def _average_known(values: Floats) -> float | None:
 
 
 def _average_iterations(column: Ints, iterations: Ints) -> Floats:
-    """Return the mean of a column over iterations, or zeros if there are none.
+    """Return a column's mean over iterations, or zeros if there are no iterations.
 
     Args:
-        column: Numbers of shape (iterations, ranks, ...).
+        column: Array of shape (iterations, ranks, ...).
         iterations: Indices of the iterations to average.
     """
     if not len(iterations):
@@ -172,7 +172,7 @@ def _average_iterations(column: Ints, iterations: Ints) -> Floats:
 
 
 def _list_bubble_times(ranks: RankIterations, ratio: str) -> Floats:
-    """Return the bubble time of each rank in the window of a ratio, or NaN without a window."""
+    """Return each rank's bubble time in the window of a ratio, or NaN without a window."""
     bubble_ns = get_account_column(ranks, ratio, "bubble_ns")
     return np.where(has_account(ranks, ratio), bubble_ns, np.nan)
 
@@ -200,7 +200,7 @@ def summarize_distribution(values: Floats) -> tuple[float, float, float, float] 
 
 
 def list_standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
-    """Return the ranks, stages, pipelines and hosts that stand out, most different first.
+    """Return the ranks, stages, pipelines and hosts that stand out, largest difference first.
 
     A time must differ by at least the fraction ``NOTICEABLE`` of the mean window; see
     :func:`find_standouts`.

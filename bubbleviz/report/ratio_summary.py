@@ -1,4 +1,4 @@
-"""The ratios in a saved report, on either the bubbles of a run or its idle time."""
+"""The ratios in a saved report, which is either on the bubbles of a run or on its idle time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ReportSummary: TypeAlias = RunSummary | IdleSummary
 
 @dataclass(frozen=True)
 class RatioSummary:
-    """One ratio of a saved report.
+    """One ratio in a saved report.
 
     Attributes:
         name: Name of the ratio.
         bubble: Mean and spread of the ratio over the averaged iterations.
-        window_ns: Mean and spread of the length of the window of the ratio, in ns.
-        interval: Lower and upper bound of the mean ratio, given the uncertainty of the clocks. None
-            if the bounds are unknown or the ratio does not compare clocks.
+        window_ns: Mean and spread of the ratio's window length, in ns.
+        interval: Lower and upper bounds of the mean ratio, given the uncertainty of the clocks.
+            None if the bounds are unknown or the ratio does not compare clocks.
         contradicted: Whether the ratio depends on clocks that contradict each other.
     """
 
@@ -33,7 +33,7 @@ class RatioSummary:
 
 
 def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
-    """Return a ratio of a report, or None if the report does not have it.
+    """Return a ratio from a report, or None if the report does not contain it.
 
     The ratio is marked as contradicted in two cases:
 
@@ -47,7 +47,7 @@ def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
     if isinstance(report, IdleSummary):
         return RatioSummary(name, bubble, window_ns)
     intervals = report.summary.bubble_interval
-    # Ratios that compare clocks have an entry, even if their bounds are unknown.
+    # Ratios that compare clocks have an entry even if their bounds are unknown.
     is_contradicted = name in intervals and has_contradicting_clocks(report)
     is_contradicted |= any(iteration.clock_set for iteration in report.iterations)
     return RatioSummary(name, bubble, window_ns, intervals.get(name), is_contradicted)
@@ -61,7 +61,7 @@ def has_contradicting_clocks(report: ReportSummary) -> bool:
 
 
 def describe_kernel_time(report: ReportSummary) -> str | None:
-    """Return the sentence on kernel time that belongs to the primary ratio, or None if not needed.
+    """Return the sentence about kernel time to quote with the primary ratio, or None if not needed.
 
     See :attr:`.kernel_time.KernelTime.sentence`. For reports on idle time, the result is None.
     """
@@ -69,7 +69,7 @@ def describe_kernel_time(report: ReportSummary) -> str | None:
 
 
 def has_iterations(report: ReportSummary) -> bool:
-    """Return whether the windows of the primary ratio are iterations or steps.
+    """Return whether the primary ratio's windows are iterations or steps.
 
     The result is False if the windows are whole captures.
     """

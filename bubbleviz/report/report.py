@@ -70,31 +70,32 @@ class Report:
         headline: Name of the primary ratio, which is the ratio to quote.
         headline_reason: Sentence that explains the choice of the primary ratio.
         profiles: The input files, in the given order.
-        ranks: The ranks, in pipeline order.
+        ranks: All ranks, in pipeline order.
         iterations: All iterations, averaged or not.
         summary: Statistics over the averaged iterations.
         operations: All operations, sorted by (rank, start).
         busy: Busy intervals of the operations.
-        unattributed: Intervals during which compute ran outside all compute operations, by rank.
-        coverage: GPU time that is attributed to operations, by rank.
-        unattributed_kernels: Kernels outside compute operations that took the most time.
+        unattributed: Intervals during which compute ran outside all compute operations, for each
+            rank.
+        coverage: GPU time that is attributed to operations, for each rank.
+        unattributed_kernels: The kernels outside compute operations that took the most time.
         explanation: Causes of the bubbles.
-        limitations: Results that could not be determined, with the reasons.
-        schedule: Schedule recognized from the order of operations, or None if not analyzed.
-        plan: Differences between the order of operations and the given plan, or None if no plan was
-            given.
+        limitations: Results that could not be determined, along with the reasons.
+        schedule: The schedule recognized from the order of operations, or None if not analyzed.
+        plan: Differences between the actual order of operations and the given plan, or None if no
+            plan was given.
         what_if: Other schedules, simulated with the measured times, or None if not simulated.
         theory: The schedule that ran, simulated with the measured times, or None if not simulated.
             If other schedules were simulated as well, it equals ``what_if``.
         command: Command line, or "" if there was none.
         exposed: Intervals during which only collectives ran on a rank.
         overheads: Intervals during which the profiler stopped a rank.
-        collectives: Intervals that ranks spent in collectives.
+        collectives: Intervals during which ranks were in collectives.
         pauses: Intervals during which a rank ran without being recorded.
-        memory: Memory of ranks and operations, or None if it was not read or recorded.
-        flops: Model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU, or
-            None if not given.
-        hosts: Names of all hosts and clocks that texts of the report may contain.
+        memory: Memory use of ranks and operations, or None if it was not read or recorded.
+        flops: Model FLOPs per iteration over all ranks, and a GPU's peak FLOPs per second. None if
+            not given.
+        hosts: Names of all hosts and clocks that may appear in the report's texts.
     """
 
     version: str
@@ -149,21 +150,21 @@ class Report:
 
     @property
     def iteration_noun(self) -> str:
-        """Noun for an iteration in sentences."""
+        """The noun that sentences use for an iteration."""
         if self.kind == TRAINING:
             return "training iteration"
         return "iteration" if len(self.iterations) > 1 else "window"
 
     @property
     def bubbles(self) -> Bubbles:
-        """Idle intervals in the windows of the primary ratio, with their causes."""
+        """Idle intervals in the windows of the primary ratio, along with their causes."""
         return self.explanation.bubbles
 
     @property
     def slowdowns(self) -> Slowdowns | None:
         """Cost of stragglers over all averaged iterations, or None if it is unknown.
 
-        The first access computes it, which takes seconds for a million operations.
+        It is computed on first access, which takes seconds for a million operations.
         """
         return self.explanation.slowdowns
 
@@ -182,7 +183,7 @@ class Report:
     def kernel_time(self) -> KernelTime:
         """Time during which kernels ran in the averaged iterations.
 
-        Windows are the windows of the primary ratio. Times are summed over iterations and ranks.
+        The windows are those of the primary ratio. Times are summed over iterations and ranks.
         """
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
@@ -196,7 +197,7 @@ class Report:
         return KernelTime(window, running, bubble, gap, loose, work)
 
     def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
-        """Return ``make(self)``, and call ``make`` only once per report.
+        """Return ``make(self)``, calling ``make`` only once per report.
 
         Other modules use this method to cache their results in the report.
         """
@@ -211,7 +212,7 @@ class Report:
 
     @property
     def launch_gap(self) -> float | None:
-        """Fraction of the operations' busy time in which none of their compute kernels ran.
+        """Fraction of the operations' busy time during which none of their compute kernels ran.
 
         Only forwards and backwards of averaged iterations are included. The result is None if they
         have no busy time.
@@ -221,7 +222,7 @@ class Report:
         rows = np.isin(operations.phase, COUNTED) & np.isin(operations.iteration, averaged)
         busy_ns = int(operations.busy_ns[rows].sum())
         active_ns = int(operations.active_ns[rows].sum())
-        # In tables, rounding can make the kernels longer than their operation.
+        # In tables, rounding can make kernels appear longer than their operation.
         return max(1 - active_ns / busy_ns, 0.0) if busy_ns else None
 
     @property
@@ -258,7 +259,7 @@ class Report:
 
     @property
     def operations_lacking(self) -> bool:
-        """Whether ranks lack operations that other ranks have, so their work is unknown."""
+        """Whether some ranks lack operations that other ranks have, so their work is unknown."""
         return any(note.kind is LimitationKind.OPERATIONS_LACKING for note in self.limitations)
 
     @property
@@ -267,7 +268,7 @@ class Report:
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
 
     def clock_uncertainty_ns(self, rank: tables.Rank) -> int | None:
-        """Return the maximum error of the clock of a rank's host in ns, or None if unbounded."""
+        """Return the maximum clock error of a rank's host in ns, or None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
     def clock(self, profile: int) -> tuple[str, float, int | None]:
@@ -286,11 +287,11 @@ class Report:
         )
 
     def lower_bound(self, name: str) -> float | None:
-        """Return the mean that a ratio would have if compute outside operations were work.
+        """Return the mean that a ratio would have if compute outside operations counted as work.
 
-        The result is None if it is unknown, or if it is not noticeably lower than the mean of the
-        ratio. A noticeable difference is one of more than ``NOTICEABLE``, or of more than 0 if
-        ranks lack operations.
+        The result is None if this mean is unknown, or if it is not noticeably lower than the mean
+        of the ratio. A difference is noticeable if it exceeds ``NOTICEABLE``, or 0 if ranks lack
+        operations.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -312,11 +313,11 @@ class Report:
         return self.iterations[index]
 
     def typical_iteration(self) -> Iteration | None:
-        """Return the iteration whose length is the lower median of all candidates.
+        """Return the iteration whose length is the lower median among all candidates.
 
         The length of an iteration is the time from its first start to its last end. Among
-        iterations of equal length, the smallest index wins. The candidates are the first of these
-        groups that is not empty:
+        iterations of equal length, the one with the smallest index is returned. The candidates are
+        the first of the following groups that is not empty:
 
         1. Averaged iterations that have the primary ratio.
         2. All averaged iterations.
@@ -329,8 +330,8 @@ class Report:
         return choose_typical(tuple(self.iterations), self.headline)
 
 
-#: Fields of :class:`.ProfileSummary`, grouped by their origin.
-#: Fields come from the source, from the coverage, from sums over ranks, and from the clock.
+#: Fields of :class:`.ProfileSummary`, grouped by origin. The fields come from the source, the
+#: coverage, sums over ranks, and the clock.
 _SOURCE_FIELDS = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
 _COVERAGE_FIELDS = (
     *("kernels", "linked_kernels", "attributed_kernels"),
@@ -340,7 +341,7 @@ _SUMMED_FIELDS = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
 _CLOCK_FIELDS = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 #: Maximum number of ranks that a sentence lists.
 _MAX_LISTED = 8
-#: Maximum number of ranks without a ratio, or iterations without work, that a limitation lists.
+#: Maximum number of ranks without a ratio, or of iterations without work, that a limitation lists.
 _MAX_NAMED = 32
 #: Column types, keyed by the annotation of the attribute.
 _KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
@@ -359,12 +360,12 @@ def build_report(
     """Combine the results of all stages of the analysis into a report.
 
     Args:
-        report: Class of the report.
+        report: The class of report to create.
         recordings: One recording per profile, in the given order.
         run: The run that the recordings were merged into.
-        counts: Ratios of the iterations.
+        counts: The ratios of the iterations.
         explanation: Causes of the idle time.
-        unreadable: Limitations for profiles that could not be read.
+        unreadable: Limitations about profiles that could not be read.
     """
     coverage: list[tables.RankCoverage] = []
     kernels: list[tables.UnattributedKernels] = []
@@ -403,14 +404,14 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Return a table of the ranks, with the mean primary ratio of each rank.
+    """Return a table of the ranks, including each rank's mean primary ratio.
 
-    The mean includes the averaged iterations whose ratio is known for the rank. It is None if there
-    are none.
+    The mean is over the averaged iterations whose ratio is known for the rank. It is None if there
+    are no such iterations.
 
     Args:
         ranks: The ranks, without the ratio.
-        counts: Ratios of the iterations.
+        counts: The ratios of the iterations.
     """
     ratios: list[list[float]] = [[] for _ in ranks]
     for rank_iterations in (
@@ -449,7 +450,7 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
     Args:
         recordings: One recording per profile.
         run: The run that the recordings were merged into.
-        counts: Ratios of the iterations.
+        counts: The ratios of the iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
     return recognize_schedule(
@@ -467,7 +468,7 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
 def add_schedule(
     report: ReportT, schedule: Recognition, plan_comparison: Recognition | None
 ) -> ReportT:
-    """Add the recognized schedule and the comparison with a plan to a report.
+    """Add the recognized schedule, and the comparison with a plan, to a report.
 
     The name of the schedule is also stored in ``explanation.ran``. If the run followed the schedule
     exactly on all of its stages, the limitation that stages may be missing is dropped.
@@ -489,9 +490,9 @@ def add_schedule(
 def _summarize_profiles(
     recordings: Sequence[Recording], run: Run
 ) -> tuple[tables.ProfileSummary, ...]:
-    """Return one summary per profile: its source, its coverage and its clock.
+    """Return one summary per profile, which describes the profile's source, coverage and clock.
 
-    Times of kernels and copies are sums over the ranks of the profile.
+    The times of kernels and copies are sums over the profile's ranks.
     """
     summaries = []
     for recording, clock, host in zip(recordings, run.clocks, run.profile_hosts, strict=True):
@@ -508,13 +509,13 @@ def _summarize_profiles(
 def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of the run, then of the files, the ratios and the averages.
+    """Return the limitations of the run, followed by those of the files, ratios and averages.
 
     The limitations of the ratios and averages are:
 
     - ranks without a ratio, and iterations that are not averaged;
     - waits that were not recorded, missing operations, and ranks without work;
-    - the absence of averages or of backwards;
+    - missing averages or missing backwards;
     - ratios that depend on unattributed compute (last).
     """
     file_limitations = merge_limitations(
@@ -586,7 +587,7 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
     """Yield a limitation for each reason why iterations are not averaged.
 
     Args:
-        counts: Ratios of the iterations.
+        counts: The ratios of the iterations.
         is_numbered: Whether range names contain the numbers of microbatches.
     """
     remedy = (
@@ -625,10 +626,10 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations on iterations that began before all ranks were being recorded.
+    """Yield limitations about iterations that began before all ranks were being recorded.
 
-    In these iterations, ranks may have waited for a rank whose recording began later. If no
-    iteration is averaged because of this, the limitation also restricts the report.
+    In these iterations, ranks may have waited for a rank whose recording began later. If this
+    leaves no averaged iteration, the limitation also restricts the report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
@@ -646,7 +647,7 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield one limitation if any ranks lack operations that other ranks have.
 
-    Only averaged iterations are examined. If no iteration is averaged, all are examined.
+    Only averaged iterations are examined. If no iteration is averaged, all iterations are examined.
     """
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
     doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])
@@ -664,7 +665,7 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations of the causes of idle time and of the critical path.
+    """Yield limitations that concern the causes of idle time and the critical path.
 
     - The causes are limited if they refer to a ratio other than the primary ratio.
     - The critical path is limited if it is unknown, or if only some of the pipelines were replayed.

@@ -1,7 +1,7 @@
 """Restrictions: reasons why the ratios of a report do not describe a complete pipeline.
 
-Restriction codes are stable, because programs read them. The texts may change. Unknown
-codes are treated as restrictions.
+Restriction codes never change, because programs read them. The texts may change. Unknown codes are
+treated as restrictions.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ RESTRICTIONS = (
         details="-v coverage names them",
     ),
 )
-#: A report is restricted if at least this fraction of the kernels have no valid times.
-#: The error of a ratio is then about 1 % or more.
+#: A report is restricted if at least this fraction of the kernels have no valid times. From this
+#: fraction on, the error of a ratio is about 1 % or more.
 _MANY_LEFT_OUT = 0.01
 #: Minimum fraction of lost kernels that is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
@@ -232,7 +232,7 @@ def list_restrictions(
     There are three exceptions:
 
     - Kernels with impossible times are treated like kernels that were left out.
-    - The restriction for lost kernels is dropped if stages have no GPU work.
+    - The restriction about lost kernels is dropped if stages have no GPU work.
     - The restriction that stages may be missing is dropped if ranks are missing or stages have no
       GPU work.
 
@@ -251,7 +251,7 @@ def list_restrictions(
     if ranks_missing:
         active.add(RANKS_MISSING)
     if WITHOUT_GPU_WORK in active:
-        # The lost kernels are the entire work of a stage, so the missing stage is reported instead.
+        # The lost kernels make up all of a stage's work, so the missing stage is reported instead.
         active.discard(KERNELS_LOST)
     if active & {RANKS_MISSING, WITHOUT_GPU_WORK}:
         # Stages are known to be missing, so the warning that they may be missing adds nothing.
@@ -268,14 +268,14 @@ def list_restrictions(
 
 
 def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
-    """Drop the limitations on kernels that were left out, if few kernels were left out.
+    """Drop the limitations about kernels that were left out, if only a few were.
 
     Some profilers cannot collect the times of a few kernels, so a few kernels without times are
     normal. The limitations are kept in two cases:
 
     - At least the fraction ``_MANY_LEFT_OUT`` of all kernels were left out.
-    - At least the fraction ``_VISIBLE`` of all kernels have impossible times, which are a sign of
-      damage.
+    - At least the fraction ``_VISIBLE`` of all kernels have impossible times, which indicate a
+      damaged profile.
 
     Args:
         limitations: Limitations of a report.
@@ -294,7 +294,7 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
 
 
 def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
-    """Add the number of lost graphs to the text of the restriction for lost graphs.
+    """Add the number of lost graphs to the text of the restriction about lost graphs.
 
     The restriction is returned unchanged if several files lost graphs. All other restrictions are
     returned unchanged as well.
@@ -307,7 +307,7 @@ def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
 def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction, ...]:
     """Return the restrictions of a saved report, most severe first.
 
-    Codes that this version does not know come last. A later version wrote them.
+    Codes that this version does not know come last. They were written by a later version.
     """
     codes = {entry.code for entry in entries}
     known_restrictions = tuple(
@@ -334,9 +334,9 @@ def _make_unknown(code: str, message: str) -> Restriction:
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
-    """Return the number of pipelines that lack ranks and the number of all pipelines.
+    """Return the number of pipelines that lack ranks, and the total number of pipelines.
 
-    A pipeline lacks ranks if any stage that occurs in the report is missing in the pipeline.
+    A pipeline lacks ranks if any stage that appears in the report is missing from the pipeline.
 
     Args:
         ranks: Ranks of a report.
@@ -344,7 +344,7 @@ def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
     Returns:
         Both numbers, or None in these cases:
 
-        - No pipeline lacks ranks.
+        - No pipeline is missing ranks.
         - At least half of the pipelines lack ranks.
         - The stages of the report are not numbered 0, 1, 2 and so on without gaps.
         - The stage or pipeline of a rank is unknown.

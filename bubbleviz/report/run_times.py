@@ -1,4 +1,4 @@
-"""Convert times and memory of a saved run to the form that simulation and planning need."""
+"""Convert the times and memory of a saved run to the form that simulation and planning need."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload
 
 
 def measure_stage_times(run: RunSummary) -> MeasuredTimes:
-    """Return the stage times of a run, as needed to simulate other schedules.
+    """Return a run's stage times, as needed to simulate other schedules.
 
     If a run has a single pipeline, the times are means over all of its iterations; see
     :func:`_average_all`. The name of the schedule and its window are included if the schedule is
@@ -89,10 +89,10 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 
 
 def _average_all(times: OperationTimes) -> OperationTimes:
-    """Use the mean of all iterations instead of the mean of the typical iteration.
+    """Replace the mean over the typical iteration by the mean over all iterations.
 
-    This is for runs with a single pipeline, where more samples give a better estimate. The times
-    are returned unchanged if they have no mean of the typical iteration.
+    This is meant for runs with a single pipeline, where more samples give a better estimate. The
+    times are returned unchanged if they have no mean over the typical iteration.
     """
     if times.pipeline_ns is None:
         return times
@@ -100,7 +100,7 @@ def _average_all(times: OperationTimes) -> OperationTimes:
 
 
 def measure_run_memory(run: RunSummary) -> MeasuredMemory | None:
-    """Return the memory of the virtual stages in bytes, or None if it was not measured."""
+    """Return the memory use of the virtual stages in bytes, or None if it was not measured."""
     if run.memory is None:
         return None
     stage_of_virtual = {
@@ -117,13 +117,13 @@ def choose_sizes_and_times(
     tw: float | Sequence[float] | None,
     tcomm: float | None,
 ) -> tuple[Sizes, StageTimes]:
-    """Return the sizes and times to simulate. Values that are not given come from a run.
+    """Return the sizes and times to simulate. Values that are not given are taken from a run.
 
     If any time is given, the measured times of virtual stages are dropped.
 
     Args:
         run: The run. If None, operations take 1 ms and transfers take 0 ms by default.
-        sizes: The given sizes.
+        sizes: The sizes that were given.
         tf: Time of a forward in ms, one for all stages or one per stage, or None if not given.
         tb: Time of a backward for the input, in the same form as ``tf``.
         tw: Time of a backward for the weights, in the same form as ``tf``.
@@ -148,10 +148,10 @@ def choose_sizes_and_times(
         name: _list_times(ms) for name, ms in phases.items() if ms is not None
     }
     overrides |= {} if tcomm is None else {"transfer_ms": tcomm}
-    # If a time is given, the measured times of virtual stages no longer apply.
+    # If any time is given, the measured times of virtual stages no longer apply.
     return sizes, replace(times, measured=None, **overrides) if overrides else times
 
 
 def _list_times(ms: float | Sequence[float]) -> tuple[float, ...]:
-    """Return one time for all stages, or the times of the stages."""
+    """Return one time for all stages, or one time per stage."""
     return (float(ms),) if isinstance(ms, (int, float, Real)) else tuple(map(float, ms))

@@ -1,4 +1,4 @@
-"""Read saved reports, the JSON files that ``-o report.json`` writes.
+"""Read saved reports, which are JSON files written by ``-o report.json``.
 
 Keys that a later version of bubbleviz added are ignored.
 """
@@ -23,24 +23,25 @@ from bubbleviz.report.summary import SCHEMA, RunSummary
 
 #: Maximum size of a report in bytes.
 _MAX_BYTES = 1 << 32
-#: Matches keys at the start of traces of PyTorch and XLA. Number of bytes to search for them.
+#: Matches keys at the start of PyTorch and XLA traces. Number of bytes to search for them.
 _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
-#: Schema of old reports that can no longer be read.
+#: Schema of old reports, which can no longer be read.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-#: Messages of msgspec about values of the wrong type, values out of range, and missing values.
+#: Messages from msgspec about values of the wrong type, values out of range, and missing values.
 _WRONG_TYPE = re.compile(r"Expected `(.+)`, got `(.+)` - at `\$\.?(.+)`")
 _OUT_OF_RANGE = re.compile(r"Expected `(.+?)` (.+) - at `\$\.?(.+)`")
 _MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.+)`)?")
 
 
 def is_saved_report(path: str) -> bool:
-    """Return whether a path looks like a saved report rather than a profile.
+    """Return whether a path seems to be a saved report rather than a profile.
 
     - A pipe is always a report.
     - A ``.json`` file is a report unless its first ``_HEAD`` bytes contain a key of a trace.
     - Any other file is a report if its first character after white space is ``{``.
-    - A path that cannot be read is not a report, so that the reader of profiles raises the error.
+    - A path that cannot be read is not considered a report, so that the profile reader raises the
+      error.
     """
     file = Path(path)
     try:
@@ -61,10 +62,10 @@ def is_saved_report(path: str) -> bool:
 
 
 def read_saved(path: str) -> ReportSummary:
-    """Read a report that ``analyze -o report.json`` or ``idle -o report.json`` wrote.
+    """Read a report written by ``analyze -o report.json`` or ``idle -o report.json``.
 
     Raises:
-        InputError: The file cannot be read, or is not a report of ``analyze`` or ``idle``.
+        InputError: The file cannot be read, or is not a report from ``analyze`` or ``idle``.
     """
     data = _read_bytes(path)
     if _read_schema(path, data) == IDLE_SCHEMA:
@@ -73,19 +74,19 @@ def read_saved(path: str) -> ReportSummary:
 
 
 def read_summary(path: str) -> RunSummary:
-    """Read a report that ``bubbleviz analyze -o report.json`` wrote.
+    """Read a report written by ``bubbleviz analyze -o report.json``.
 
     Raises:
-        InputError: The file cannot be read, or is not a report of ``analyze``.
+        InputError: The file cannot be read, or is not a report from ``analyze``.
     """
     return _read_summary(path, _read_bytes(path))
 
 
 def _read_summary(path: str, data: bytes) -> RunSummary:
-    """Decode and check a report of ``analyze``.
+    """Decode and check a report from ``analyze``.
 
     Raises:
-        InputError: The data is a report of another kind or version, or is damaged.
+        InputError: The data is damaged, or is a report of a different kind or version.
     """
     schema = _read_schema(path, data)
     if schema == IDLE_SCHEMA:
@@ -104,11 +105,11 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
 
 
 def read_pipeline(path: str) -> RunSummary:
-    """Read a report of ``bubbleviz analyze``, and check that it describes a complete pipeline.
+    """Read a report from ``bubbleviz analyze``, and check that it describes a complete pipeline.
 
     Raises:
-        InputError: The file cannot be read, is not a report of ``analyze``, or does not describe a
-            complete pipeline.
+        InputError: The file cannot be read, is not a report from ``analyze``, or does not describe
+            a complete pipeline.
     """
     return check_pipeline(path, read_summary(path))
 
@@ -136,7 +137,7 @@ _Summary = TypeVar("_Summary", RunSummary, IdleSummary)
 
 
 def _read_bytes(path: str) -> bytes:
-    """Return the content of a report, from a file or a pipe.
+    """Read the content of a report from a file or a pipe.
 
     Raises:
         InputError: The file cannot be read.
@@ -200,7 +201,7 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Check that the parts of a summary agree and all phases are known, and return the summary.
+    """Check that a summary's parts agree and that all phases are known, and return the summary.
 
     Raises:
         InputError: The summary has no ranks, averages more iterations than it contains, refers to
@@ -232,7 +233,7 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
 
 
 def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
-    """Return the error for a report on idle time that was given instead of a report of ``analyze``.
+    """Return the error for a report on idle time where a report from ``analyze`` is needed.
 
     If the profiles still exist, the message contains the command that shows them.
     """

@@ -1,4 +1,4 @@
-"""Write advice in sentences, such as the first step and the saving of each change.
+"""Write advice as sentences, such as the first step and the saving from each change.
 
 :mod:`bubbleviz.report.advice` decides what to advise. This module writes the sentences. Add the
 sentence of a new kind of fault to ``_FAULTS``, and the sentence of a new step to ``_STEPS``.
@@ -45,35 +45,35 @@ if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
     from bubbleviz.explain.diagnosis.findings import Finding
 
-#: Maximum number of names in a sentence.
+#: Maximum number of names that a sentence lists.
 _MAX_NAMED = 3
-#: Advice for slow transfers in general, for slow ranks, and for a profiler that costs time.
+#: Advice on slow transfers in general, on slow ranks, and on a profiler that costs time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
 def describe_first_steps(report: Report) -> str | None:
-    """Return the first advice in sentences, or None if nothing is advised."""
+    """Return the first advice as sentences, or None if nothing is advised."""
     texts = (_describe_step(report, step) for step in advise(report).first)
     return join_sentences(*texts) or None
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
-    """Return the further advice: one clause per change, with the saving of this change alone."""
+    """Return the further advice: one clause per change, with the saving from that change alone."""
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 
 def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
-    """Return all changes that would shorten iterations in words, largest saving first."""
+    """Return descriptions of all changes that would shorten iterations, largest saving first."""
     return tuple(write_advice(report, advice) for advice in advise(report).candidates)
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
-    """Return advice in words, together with its numbers.
+    """Return advice in words, along with its numbers.
 
     If the saving is not promised because the replay does not match the measured iterations, the
-    saving and its error are None, and the sentence gives this reason.
+    saving and its error are None, and the sentence states this reason.
     """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
@@ -112,7 +112,7 @@ def _record_again(report: Report) -> str:
     """Return the advice of the first restriction that has advice.
 
     If all limitations of its kind name the same undamaged window, the text also suggests measuring
-    only this window.
+    only that window.
     """
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
     windows = {note.window for note in report.limitations if note.kind is restriction.kind}
@@ -124,9 +124,9 @@ def _record_again(report: Report) -> str:
 
 
 def _record_launches(report: Report) -> str:
-    """Return the advice to record again because kernels lack their launching call.
+    """Return the advice to record again because kernels lack their launching calls.
 
-    The text contains the number of these kernels, and the range in which the primary ratio lies.
+    The text gives the number of such kernels, and the range in which the primary ratio lies.
     """
     n_kernels, n_unlinked = count_unlinked_kernels(report)
     low = report.lower_bound(report.headline)
@@ -139,7 +139,7 @@ def _record_launches(report: Report) -> str:
 
 
 def _check_for_missing(report: Report) -> str:
-    """Return the advice to check for missing profiles, with the first sign of a missing profile.
+    """Return the advice to check for missing profiles, along with the first sign of one.
 
     The work of a missing stage would look like transfers between its neighbors.
     """
@@ -154,7 +154,7 @@ def _check_for_missing(report: Report) -> str:
 def _add_ranks(report: Report) -> str:
     """Return the advice to add the profiles of missing ranks.
 
-    If profiles could not be read, the text contains their number and the reason for the first one.
+    If profiles could not be read, the text gives their number and the reason for the first one.
     Otherwise, it asks for the profiles of all ranks.
     """
     unreadable = LimitationKind.PROFILE_UNREADABLE
@@ -215,7 +215,7 @@ def _name_compute(report: Report) -> str:
 
 
 def _compare_with_idle(report: Report) -> str:
-    """Return a clause that says that a time is longer than the idle time between operations."""
+    """Return a clause saying that a time is longer than the idle time between operations."""
     time = report.kernel_time
     idle = format_percent(time.bubble_ns / (time.window_ns or 1))
     return f"more than the idle time between operations ({idle})"
@@ -254,7 +254,7 @@ def _get_unreplayed_reason(report: Report) -> str:
 def _describe_missed_measurement(report: Report) -> str:
     """Return a sentence that explains why the replay is not used for predictions.
 
-    The sentence contains the relative difference between the replayed and the measured length.
+    The sentence gives the relative difference between the replayed and the measured length.
     """
     diagnosis = report.explanation.diagnosis
     missed = format_percent(None if diagnosis is None else diagnosis.missed_ratio)
@@ -266,7 +266,7 @@ def _describe_missed_measurement(report: Report) -> str:
 
 
 def _describe_no_single_delay(report: Report) -> str:
-    """Return a sentence about the bubble that would remain if there were no delays.
+    """Return a sentence about the bubble that would remain without any delays.
 
     The sentence compares the ratio in a replay without delays with the ratio in the unchanged
     replay.
@@ -308,9 +308,9 @@ def _describe_period_bubble(report: Report) -> str:
 
 
 def _recommend_microbatches(report: Report) -> str:
-    """Return the advice to run twice as many microbatches with the same bubble.
+    """Return the advice to run twice as many microbatches, with the bubble staying the same length.
 
-    The text contains the schedule ratio before (r) and after (r / (2 - r)). r is the mean over all
+    The text gives the schedule ratio before (r) and after (r / (2 - r)). r is the mean over all
     averaged iterations. If the mean is unknown or some pipelines lack ranks, r is the ratio of the
     replay.
     """
@@ -385,7 +385,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return the action of advice, a clause with the saving, and the evidence ("" if none).
+    """Return the advised action, a clause about the saving, and the evidence ("" if none).
 
     The texts depend on the type of ``advice.evidence``: another schedule, an order, or a finding.
     """
@@ -402,7 +402,7 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
-    """Return the advice to run a faster schedule, a clause with its saving, and "" as evidence.
+    """Return the advice to run a faster schedule, a clause about its saving, and "" as evidence.
 
     The clause compares the simulation of the schedule with the simulation of the order that ran,
     both at the measured times without delays.
@@ -423,8 +423,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
     """Return the advice to run operations in a given order, and a clause about deviations from it.
 
-    The clause contains the number of operations that were out of order, and describes the first
-    one.
+    The clause gives the number of operations that were out of order, and describes the first one.
     """
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -441,10 +440,10 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
 
 
 def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
-    """Return the advice to remove the faults of a finding, and the evidence with next checks.
+    """Return the advice to remove a finding's faults, and the evidence followed by the next checks.
 
-    If there are several faults, their actions are joined into one sentence. The evidence of all
-    faults comes before all next checks, and equal checks are listed once.
+    If there are several faults, their actions are joined into one sentence. The evidence for all
+    faults comes before the next checks, and identical checks are listed once.
     """
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
@@ -462,7 +461,7 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
 
     Args:
         report: The run's report.
-        advice: Advice that promises the saving.
+        advice: The advice that promises the saving.
         is_of_period: Whether the saving refers to the measured time from one iteration to the next.
     """
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
@@ -482,10 +481,10 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
 def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
     """Return the length of iterations after a saving, in ns.
 
-    This is normally the length in the replay. The replay also contains collectives outside the
-    window of ``step``, so it may still be longer than the measured iterations. In this case, the
-    saved fraction is applied to the measured length: the longer of the mean windows of ``step`` and
-    ``period``.
+    The result is normally the length in the replay. The replay also contains collectives outside
+    the window of ``step``, so it may still be longer than the measured iterations. In that case,
+    the saved fraction is applied to the measured length, which is the longer of the mean windows of
+    ``step`` and ``period``.
 
     Args:
         report: The run's report.
@@ -500,21 +499,21 @@ def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float
     return measured_ns * (1 - saved_fraction)
 
 
-#: Three texts about a fault: an action, the evidence, and the next thing to check.
-#: The action is the beginning of a sentence.
-#: Evidence and check are sentences without a full stop, or "".
+#: Three texts about a fault: an action, the evidence, and the next thing to check. The action is
+#: the beginning of a sentence. The evidence and the check are sentences without a final period, or
+#: "".
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
-    """Return the action, the evidence and the next check for each fault.
+    """Return an action, the evidence and the next check for each fault.
 
-    If there are several faults and each is a single slow rank, they share one entry.
+    Several faults that are each a single slow rank share one entry.
 
     Args:
         report: The run's report.
-        faults: Faults that are removed together.
-        iteration_count: Clause with the number of iterations in which the faults cost time.
+        faults: The faults that are removed together.
+        iteration_count: A clause that gives the number of iterations in which the faults cost time.
     """
     if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
         return [_describe_slow_ranks(report, faults, iteration_count)]
@@ -552,7 +551,7 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
         report: The run's report.
         faults: Faults of single ranks that are removed together, for example the ranks of a
             tensor-parallel group.
-        iteration_count: Clause with the number of iterations in which the faults cost time.
+        iteration_count: A clause that gives the number of iterations in which the faults cost time.
     """
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
@@ -572,7 +571,7 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
 
 
 def _format_range(multiples: Sequence[float]) -> str:
-    """Format the range of multiples: ``1.20x to 1.50x``, or ``1.20x`` if all look equal."""
+    """Format a range of multiples, such as ``1.20x to 1.50x``, or ``1.20x`` if all look equal."""
     low, high = f"{min(multiples):.2f}x", f"{max(multiples):.2f}x"
     return low if low == high else f"{low} to {high}"
 
@@ -611,7 +610,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     evidence = f"On {rank}, {phases}, in {iteration_count}"
     if moves or fault.detail == MORE_KERNELS:
         return action, evidence, moves or "It also has more kernels, so it has more layers"
-    # A stage with too many layers and a slow GPU take equally long.
+    # A stage with too many layers and a stage on a slow GPU take equally long.
     return f"{action}, or find out why {rank} is slow", evidence, _tell_stage_from_rank(fault)
 
 
@@ -629,12 +628,13 @@ def _tell_stage_from_rank(fault: Fault) -> str:
 
 
 def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the action, evidence and next check for microbatches that are longer on all stages.
+    """Return the action, evidence and next check for microbatches that take longer on all stages.
 
     ``fault.detail`` distinguishes three cases:
 
-    - ``first``: only the first microbatch of the run is long, as in compilation.
-    - "": the action names the microbatches that are too long.
+    - ``first``: only the first microbatch of the run takes long, for example because of
+      compilation.
+    - "": the action names the microbatches that take too long.
     - Any other text: the lengths of all microbatches vary.
     """
     times = f"{_format_multiple(fault)} times"
@@ -795,7 +795,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
         return action, f"The other members wait for it, {when}", ""
-    # Optimizers can be late outside the windows in which bubbles are measured.
+    # Optimizers can be late even outside the windows in which bubbles are measured.
     action = f"Launch earlier{name_latest_host(report, fault.ranks) or where}"
     return action, f"Operations start late although their input is ready, {when}", ""
 
@@ -833,7 +833,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for transfers that are blocked in a queue.
 
-    They wait behind a receive whose data has not arrived.
+    The transfers wait behind a receive whose data has not arrived.
     """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
@@ -901,7 +901,7 @@ def _compare_phases(fault: Fault, others: str) -> str:
 
     Args:
         fault: A fault that makes operations slow.
-        others: Text that says what is compared with, such as ``on other hosts``.
+        others: Text that names what the times are compared with, such as ``on other hosts``.
     """
     times = {phase: f"{multiple:.2f}x" for phase, multiple in fault.phases[:_MAX_NAMED]}
     return _format_comparison(times, others)
@@ -912,7 +912,7 @@ def _format_comparison(times: Mapping[str, str], others: str) -> str:
 
     Args:
         times: Multiples of the usual time as texts, keyed by phase. Must not be empty.
-        others: Text that says what is compared with, such as ``on other hosts``.
+        others: Text that names what the times are compared with, such as ``on other hosts``.
     """
     clauses = [f"{phase} {multiple}" for phase, multiple in times.items()]
     clauses[0] = clauses[0].replace(" ", " takes ", 1)

@@ -1,4 +1,4 @@
-"""Create the summary of a report that ``bubbleviz analyze -o report.json`` writes as JSON."""
+"""Create the summary that ``bubbleviz analyze -o report.json`` writes as JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_time
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
-#: Maximum number of operations to list with their slack.
+#: Maximum number of operations to list along with their slack.
 _MAX_SLACKS = 20_000
 _WINDOW_FIELDS = summary.WindowColumns.__struct_fields__
 _TIME_FIELDS = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
@@ -68,8 +68,8 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
     Args:
         report: The report.
-        by_rank: Whether iterations list their ranks. The timeline is then included as well, if the
-            report has at most ``MAX_SAVED_OPERATIONS`` operations.
+        by_rank: Whether each iteration lists its ranks. If so, the timeline is included as well,
+            provided that the report has at most ``MAX_SAVED_OPERATIONS`` operations.
         slowdown: Whether to compute slowdowns, which is slow for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
@@ -121,7 +121,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
 
 def _list_ranks(report: Report) -> list[summary.RankEntry]:
-    """Return one entry per rank with its identity, stage and slowness scores.
+    """Return one entry per rank, with the rank's identity, stage and slowness scores.
 
     Unknown scores are None.
     """
@@ -169,7 +169,7 @@ def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
 def _make_iteration(
     report: Report, iteration: Iteration, *, by_rank: bool
 ) -> summary.IterationEntry:
-    """Return the summary entry for an iteration: its times, ratios and idle time by cause.
+    """Return the summary entry for an iteration, with its times, ratios and idle time by cause.
 
     Args:
         report: The report.
@@ -241,7 +241,7 @@ def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColu
 
 
 def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
-    """Return the columns of the windows of a ratio, one row per rank of an iteration."""
+    """Return the columns that describe a ratio's windows in an iteration, with one row per rank."""
     columns = (get_account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
     return summary.WindowColumns(*(column.tolist() for column in columns))
 
@@ -249,13 +249,13 @@ def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowCol
 def _list_rank_intervals(
     ranks: RankIterations, names: Sequence[str]
 ) -> dict[str, list[tuple[float, float] | None] | None]:
-    """Return the clock bounds of each rank's ratio, for ratios that need a common clock.
+    """Return the clock bounds of each rank's ratio, for ratios that require a common clock.
 
-    The result has one column per ratio, keyed by the name of the ratio. A column is None if all of
-    its bounds are unknown.
+    The result has one column per ratio, keyed by the ratio's name. A column is None if all of its
+    bounds are unknown.
 
     Args:
-        ranks: Entries of the ranks of an iteration.
+        ranks: The iteration's rank entries.
         names: Ratios whose bounds are computed. The columns of all other ratios are None.
     """
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
@@ -267,14 +267,14 @@ def _list_rank_intervals(
 
 
 def _list_rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
-    """Return the rows of a table, given a function that returns a column by name."""
+    """Return the rows of a table, given a function that looks up a column by name."""
     return zip(*(column(name).tolist() for name in names), strict=True)
 
 
 def _list_intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, tuple[float, float] | None]:
-    """Return the clock bounds of the ratios that need a common clock. Unknown bounds are None."""
+    """Return the clock bounds of ratios that require a common clock. Unknown bounds are None."""
     return {r.name: intervals.get(r.name) for r in list_ratios() if r.common_clock}
 
 
@@ -285,8 +285,8 @@ def _compute_numbers(report: Report) -> summary.Numbers:
     """Return the statistics over the averaged iterations.
 
     The statistics are the mean and the spread of each ratio and window, the idle time by cause, the
-    parts of the bubble and of a step, and the kernel time. The idle time by cause in the windows of
-    a ratio includes only iterations whose ratio is known.
+    parts of the bubble and of a step, and the kernel time. For each ratio, the idle time by cause
+    includes only the iterations in which the ratio is known.
     """
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
@@ -373,11 +373,11 @@ def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
 
 
 def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
-    """Return the length of each microbatch, divided by the mean length of all microbatches.
+    """Return each microbatch's length, divided by the mean length of all microbatches.
 
-    Each row is one pipeline in an averaged training iteration; see :func:`.measure_lengths`. The
-    result is empty if these iterations have unknown or different numbers of microbatches, or if
-    lengths vary only by chance.
+    Each row stands for one pipeline in one averaged training iteration; see
+    :func:`.measure_lengths`. The result is empty if the numbers of microbatches in the iterations
+    are unknown or differ, or if lengths vary only by chance.
     """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}
@@ -390,7 +390,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
 
 
 def _list_stragglers(report: Report) -> list[summary.Straggler]:
-    """Return an entry for each of the slowest operations, with its multiple of the median time."""
+    """Return entries for the slowest operations, each with its time as a multiple of the median."""
     stragglers = report.explanation.phase_times.stragglers
     rows = np.array([row for row, _ in stragglers], np.int64)
     return [
@@ -425,7 +425,7 @@ def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
 def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
     """Return the summary entry for the critical path, or None if the path is unknown.
 
-    If more than ``_MAX_SLACKS`` operations have slack, no slacks are listed.
+    If more than ``_MAX_SLACKS`` operations have slack, none of the slacks are listed.
     """
     path = report.explanation.path
     if path is None:
@@ -470,7 +470,7 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
     """Return the summary entry for other simulated schedules, or None if none was simulated.
 
-    The entry contains the measured times, one row per schedule, and the best order of microbatches.
+    The entry contains the measured times, one row per schedule, and the best microbatch order.
     """
     if what_if is None:
         return None
@@ -486,7 +486,7 @@ def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
 
 
 def _make_choice(choice: Choice) -> summary.ChoiceEntry:
-    """Return the summary entry for one schedule: predicted time, ratio and memory."""
+    """Return the summary entry for one schedule: its predicted time, ratio and memory use."""
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
@@ -517,7 +517,7 @@ def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
 
 
 def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
-    """Return one entry per bubble of :func:`.find_longest_bubbles`, with its sentence."""
+    """Return one entry per bubble from :func:`.find_longest_bubbles`, each with its sentence."""
     idle = report.bubbles
     return [
         summary.LongBubble(
@@ -533,11 +533,11 @@ def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
-    """Return the summary entry for the slowdown that stragglers cause, in total and by category.
+    """Return the summary entry for the slowdown caused by stragglers, in total and by category.
 
     Args:
         slowdowns: Slowdowns by phase, stage, replica, microbatch, link and iteration.
-        slowness: Slowdown of each rank. Ranks whose slowdown is NaN are left out.
+        slowness: Each rank's slowdown. Ranks whose slowdown is NaN are left out.
     """
     links = list(slowdowns.by_link)
     rank = np.flatnonzero(~np.isnan(slowness.slowdown))

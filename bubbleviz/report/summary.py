@@ -1,7 +1,7 @@
 """The saved report: a model of the JSON that ``bubbleviz analyze -o report.json`` writes.
 
-The fields are in the order of the keys in the JSON. Times are in ns on the clock of the report.
-Ratios and shares are fractions of 1. :func:`.summarizing.summarize` creates the summary.
+The fields are in the same order as the keys in the JSON. Times are in ns on the clock of the
+report. Ratios and shares are fractions of 1. :func:`.summarizing.summarize` creates the summary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bubbleviz.report.promise import format_saving
 
 #: Name and version of this model.
 SCHEMA = "bubbleviz.report/2"
-#: Lower and upper bound of a ratio, given the uncertainty of the clocks.
+#: Lower and upper bounds of a ratio, given the uncertainty of the clocks.
 Interval = tuple[Finite, Finite]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -56,23 +56,23 @@ class Average(Struct, frozen=True):
 
 
 class RankEntry(Struct, frozen=True):
-    """A device as one process sees it; see :class:`.operations.Rank`.
+    """A device as seen by one process; see :class:`.operations.Rank`.
 
     Attributes:
-        index: Index of the rank in the report. All fields called ``rank`` contain this index.
+        index: Index of the rank in the report. Every field named ``rank`` contains this index.
         global_rank: Global rank in the job, or None if unknown.
         label: Name of the rank, unique in the report.
         host: Name of the host.
         pid: Process id.
-        device_id: Device number as seen by the process.
+        device_id: Device number from the process's point of view.
         uuid: UUID of the GPU, or None if unknown.
         gpu: Product name of the GPU, or None if unknown.
         pci: PCI address of the GPU, or None if unknown.
         stage: Pipeline stage of the rank, or None if unknown.
         pipeline: Index of the pipeline that the rank belongs to, or None if unknown.
         profile: Index of the profile that recorded the rank.
-        relative_score: Kernel time of the fastest rank of the same stage divided by the kernel time
-            of this rank, or None if unknown.
+        relative_score: Kernel time of the fastest rank in the same stage divided by this rank's
+            kernel time, or None if unknown.
         individual_score: Kernel time of the rank in its fastest iteration divided by its kernel
             time in its last averaged iteration, or None if unknown.
     """
@@ -94,10 +94,10 @@ class RankEntry(Struct, frozen=True):
 
 
 class StepEntry(Struct, frozen=True):
-    """A sentence of ``what_to_do_first``, as data.
+    """A sentence from ``what_to_do_first``, in machine-readable form.
 
     Attributes:
-        code: Subject of the sentence, or ``advice`` if the sentence is an entry in ``advice``.
+        code: The subject of the sentence, or ``advice`` if the sentence is an entry in ``advice``.
         advice: Index of the entry in ``advice``, or None for any other subject.
         is_marked: Whether pictures mark the ranks that this advice names.
     """
@@ -108,21 +108,22 @@ class StepEntry(Struct, frozen=True):
 
 
 class AdviceEntry(Struct, frozen=True):
-    """A change that would shorten iterations, in words; see :class:`.advice.Advice`.
+    """A change that would shorten iterations, described in words; see :class:`.advice.Advice`.
 
     Attributes:
         kind: Kind of the advice, for example ``rank`` or ``schedule``. If several faults are
             removed together, their kinds are joined by ``+``.
         saving_ratio: Saved fraction of an iteration, or None if no saving is promised.
-        action: What to do, without the evidence.
+        action: What to do, without any evidence.
         place: Name of the fault or schedule, which is the same in every run of a job.
         error_ratio: Half-width of the 95 % confidence interval of ``saving_ratio``, or None if
             unknown.
         stages: Stages that have too much work.
-        measure: (name, value) pairs of the evidence, for example the time of a phase as a multiple
-            of its usual time.
-        ranks: Indices of the ranks to change. Empty for all ranks or no specific ranks.
-        rank_numbers: Numbers of the ranks in ``ranks`` in their job, in ascending order.
+        measure: (name, value) pairs that quantify the evidence, for example the time of a phase as
+            a multiple of its usual time.
+        ranks: Indices of the ranks to change. Empty if the advice applies to all ranks or to no
+            rank in particular.
+        rank_numbers: Numbers that the ranks in ``ranks`` have within their job, in ascending order.
         stage: Common stage of the ranks in ``ranks``, or None if there are no ranks or several
             stages.
         saving_ns: Mean saving per averaged iteration, or None if no saving is promised.
@@ -131,9 +132,9 @@ class AdviceEntry(Struct, frozen=True):
             are slow, or None if the advice is not about slow iterations.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
-        evidence: Evidence that the change would help, in sentences, or "".
-        sentence: The action with its saving.
-        text: The action with its saving, followed by the evidence.
+        evidence: Sentences with evidence that the change would help, or "".
+        sentence: The action and its saving.
+        text: The action and its saving, followed by the evidence.
     """
 
     kind: str
@@ -156,7 +157,7 @@ class AdviceEntry(Struct, frozen=True):
 
     @property
     def share(self) -> str:
-        """Text of the promised saving in percent with its error, or "unknown"."""
+        """Text that gives the promised saving in percent and its error, or "unknown"."""
         return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
 
     @property
@@ -171,7 +172,7 @@ class AdviceEntry(Struct, frozen=True):
 
 
 def join_sentences(*sentences: str) -> str:
-    """Join sentences that have no full stop. Empty sentences are left out."""
+    """Join sentences that have no final period. Empty sentences are left out."""
     return ". ".join(filter(None, sentences))
 
 
@@ -179,7 +180,8 @@ class RestrictionEntry(Struct, frozen=True):
     """A reason why the ratios do not describe a complete pipeline.
 
     Attributes:
-        code: Code of the reason, for example ``ranks-missing``. Codes are the same in all versions.
+        code: Code of the reason, for example ``ranks-missing``. The codes are the same in all
+            versions.
         text: Text of the reason.
     """
 
@@ -214,7 +216,7 @@ def _list_lengths(values: Iterable[object]) -> Iterator[int]:
 
 
 class WindowColumns(Columns, frozen=True):
-    """The window of one ratio on each rank, and what the rank did in the window.
+    """The window of one ratio on each rank, and what the rank did during the window.
 
     Attributes:
         start_ns: Start of the window.
@@ -241,11 +243,12 @@ class CommunicationColumns(Columns, frozen=True):
     """Communication times of each rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
-        wait_ns: Time that the rank spent waiting for inputs, and for other members of collectives.
-        transfer_ns: Time of receives and collectives, without the time in ``wait_ns``.
-        exposed_ns: Time during which data was transferred and the rank did not compute.
+        wait_ns: Time that the rank spent waiting for inputs and for other members of collectives.
+        transfer_ns: Time spent in receives and collectives, excluding the time in ``wait_ns``.
+        exposed_ns: Time during which data was being transferred while the rank was not computing.
         communication_ns: Time during which any communication kernel ran.
-        overlapped_ns: Part of ``communication_ns`` during which compute kernels ran as well.
+        overlapped_ns: Part of ``communication_ns`` during which compute kernels were running as
+            well.
     """
 
     wait_ns: list[int]
@@ -260,9 +263,9 @@ class RankColumns(Columns, frozen=True):
 
     Attributes:
         rank: Index of each rank.
-        busy_ns: Time during which operations of each phase ran.
+        busy_ns: Time during which operations of each phase were running.
         compute_ns: Time during which any compute operation ran.
-        active_ns: Time during which any compute kernel of compute operations ran.
+        active_ns: Time during which any compute kernel of a compute operation ran.
         kernel_ns: Time during which any kernel or copy ran.
         gap_ns: Time in operations during which no kernel ran.
         unattributed_ns: Compute time outside operations in the window of ``schedule``, or None if
@@ -271,9 +274,10 @@ class RankColumns(Columns, frozen=True):
             ran, or None if no rank has this window.
         bubble_ns: Bubble time of each ratio.
         bubble_ratio: Value of each ratio, or None if unknown.
-        bubble_interval: Clock bounds of each ratio that needs a common clock. None if the bounds of
-            all ranks are unknown.
-        missing: Text that names the work the rank lacks for a ratio, or None if nothing is missing.
+        bubble_interval: Clock bounds of each ratio that requires a common clock. None if the bounds
+            of all ranks are unknown.
+        missing: Text that names the work that the rank lacks for a ratio, or None if nothing is
+            missing.
         windows: Windows of each ratio.
         cause_ns: Idle time in the windows of each ratio, keyed by ratio and cause.
         communication: Communication times.
@@ -300,20 +304,21 @@ class IterationEntry(Struct, frozen=True):
     """One iteration; see :class:`.iterations.Iteration`. Keys are names of ratios.
 
     Attributes:
-        index: Index of the iteration in the report. All fields called ``iteration`` contain this
+        index: Index of the iteration in the report. Every field named ``iteration`` contains this
             index.
         name: Name of the iteration in range names, or its number.
         kind: ``training``, ``evaluation`` or ``inference``.
         complete: Whether the capture contains the complete iteration.
         averaged: Whether the iteration is part of the averages.
         microbatches: Number of microbatches, or None if unknown.
-        start_ns: First start of work on any rank, or None without work.
-        end_ns: Last end of work on any rank, or None without work.
+        start_ns: Time at which work first started on any rank, or None without work.
+        end_ns: Time at which work last ended on any rank, or None without work.
         window_ns: Length of the window of each ratio, averaged over the ranks, or None if unknown.
         bubble_ratio: Value of each ratio, or None if unknown.
-        bubble_low: Value that each ratio would have if compute outside operations were work.
-        bubble_overhead: Bubble time divided by the work.
-        bubble_interval: Clock bounds of each ratio that needs a common clock, or None if unknown.
+        bubble_low: Value that each ratio would have if compute outside operations counted as work.
+        bubble_overhead: Bubble time divided by work time.
+        bubble_interval: Clock bounds of each ratio that requires a common clock, or None if
+            unknown.
         incomplete: Whether a rank that took part in the iteration is missing.
         clocks_contradict: Whether any ratio depends on clocks that contradict each other.
         clock_set: Whether a clock was set during the iteration.
@@ -366,8 +371,8 @@ class KernelTimeEntry(Struct, frozen=True):
         kernel_ns: Time in the windows during which any kernel or copy ran.
         bubble_ns: Bubble time in the windows.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute time outside operations in the windows.
-        work_ns: Time of compute operations.
+        unattributed_ns: Time in the windows during which compute ran outside operations.
+        work_ns: Total time of compute operations.
         share: ``kernel_ns`` divided by ``window_ns``, or None without windows.
         beside_headline: Whether outputs quote ``sentence`` next to the primary ratio.
         sentence: Sentence about how long kernels ran, or None if it is not needed next to the
@@ -386,11 +391,11 @@ class KernelTimeEntry(Struct, frozen=True):
 
 
 class StepSummary(Struct, frozen=True):
-    """Parts of the time of a step.
+    """The parts that make up the time of a step.
 
     Attributes:
         window: Name of the ratio whose window is used as a step.
-        parts: Parts of the step, whose shares add up to 1.
+        parts: The parts of the step. Their shares add up to 1.
         flops_use: Model FLOPs utilization (MFU), or None if FLOPs are not given.
     """
 
@@ -405,10 +410,11 @@ class Numbers(Struct, frozen=True):
     Attributes:
         iterations: Number of averaged iterations.
         bubble_ratio: Average of each ratio.
-        bubble_interval: Clock bounds of the mean of each ratio that needs a common clock, or None
-            if unknown.
-        bubble_low: Average that each ratio would have if compute outside operations were work.
-        bubble_overhead: Average of the bubble time divided by the work.
+        bubble_interval: Clock bounds of the mean of each ratio that requires a common clock, or
+            None if unknown.
+        bubble_low: Average that each ratio would have if compute outside operations counted as
+            work.
+        bubble_overhead: Average of the bubble time divided by the work time.
         window_ns: Average length of the window of each ratio.
         cause_ns: Idle time, keyed by ratio and cause, summed over the averaged iterations in which
             the ratio is known.
@@ -416,7 +422,7 @@ class Numbers(Struct, frozen=True):
         kernel_time: Time during which kernels ran, compared with the bubble.
         launch_gap: Fraction of the time of operations during which no kernel ran, or None if
             unknown.
-        step: Parts of the time of a step.
+        step: The parts that make up the time of a step.
     """
 
     iterations: Count
@@ -433,7 +439,7 @@ class Numbers(Struct, frozen=True):
 
 
 class DeviationEntry(Struct, frozen=True):
-    """An operation out of the planned order; see :class:`.deviations.Deviation`.
+    """An operation that did not follow the planned order; see :class:`.deviations.Deviation`.
 
     Attributes:
         rank: Index of the rank.
@@ -442,7 +448,7 @@ class DeviationEntry(Struct, frozen=True):
         microbatch: Microbatch of the operation.
         chunk: Model chunk of the operation, or None if there are no chunks.
         what: Kind of deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: How many operations too late or too early the operation ran.
+        places: By how many operations the operation ran too late or too early.
     """
 
     rank: int
@@ -459,13 +465,13 @@ class ScheduleEntry(Struct, frozen=True):
 
     Attributes:
         name: Name of the schedule, or None if no known schedule was recognized.
-        also: Names of other schedules with the same order.
+        also: Names of other schedules that have the same order.
         exact: Whether all averaged iterations followed the schedule exactly.
         distance: Mean fraction of the planned operations that did not run as planned, or None if
             the order was not compared with a plan.
         reason: Text that explains why there is no name or how the name was recognized, or None.
         iterations: Schedule of each training iteration.
-        deviation_count: Number of operations that deviate from the plan.
+        deviation_count: Total number of operations that deviate from the plan.
         deviations: The first operations that deviate from the plan.
     """
 
@@ -491,7 +497,7 @@ class PhaseTimeEntry(Struct, frozen=True):
         gap_ns: Median time from the end of the previous operation to the start of an operation that
             waited for nothing, or None if unknown.
         pipeline_ns: Mean time in the slowest pipeline of the typical iteration, or None if unknown.
-        mean_ns: Mean time.
+        mean_ns: The mean time.
         std_ns: Standard deviation of the time with n - 1 degrees of freedom, or None if unknown.
         n: Number of operations in all replicas and averaged iterations.
         min_ns: Minimum time.
@@ -530,8 +536,8 @@ class ChunkCostEntry(Struct, frozen=True):
         token_squared_ns: Quadratic term of the fit, in ns per squared token. None if all chunks
             have the same length.
         residual_ns: Standard deviation of the residuals of the fit, or None if unknown.
-        explained: Fraction of the variance of the times that the fit explains, or None if the times
-            have no variance.
+        explained: Fraction of the variance in the times that is explained by the fit, or None if
+            the times have no variance.
         prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, or 0
             otherwise.
     """
@@ -555,8 +561,8 @@ class EvenChunks(Struct, frozen=True):
     Attributes:
         virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
         tokens: Number of tokens in each chunk.
-        equal_ns: Time of the prompt in chunks of equal length.
-        even_ns: Time of the prompt in chunks that take equally long.
+        equal_ns: Time that the prompt takes in chunks of equal length.
+        even_ns: Time that the prompt takes in chunks that take equally long.
     """
 
     virtual_stage: int | None
@@ -591,7 +597,8 @@ class Straggler(OperationEntry, frozen=True):
     """An operation that took much longer than other operations of the same kind.
 
     Attributes:
-        times_median: Time of the operation divided by the median of all operations of this kind.
+        times_median: Time of the operation divided by the median time of all operations of its
+            kind.
     """
 
     times_median: float
@@ -601,7 +608,8 @@ class SlackEntry(OperationEntry, frozen=True):
     """An operation that is not on the critical path.
 
     Attributes:
-        slack_ns: Longest delay of the operation's end that does not make the iteration longer.
+        slack_ns: Longest time by which the end of the operation could be delayed without making the
+            iteration longer.
     """
 
     slack_ns: int
@@ -613,7 +621,7 @@ class CriticalPathEntry(Struct, frozen=True):
     Attributes:
         iteration: Index of the iteration.
         length_ns: Length of the path.
-        parts: Parts of the length, largest first.
+        parts: Parts of the path's length, largest first.
         collectives: Collectives on the path, in order.
         operations: Operations on the path, in order.
         slack: Operations with slack, or None if there are too many to list.
@@ -628,10 +636,10 @@ class CriticalPathEntry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """The typical iteration, replayed with one change; see :class:`.changes.Change`.
+    """The typical iteration, replayed with a single change; see :class:`.changes.Change`.
 
     Attributes:
-        name: Name of the change, which is the same in every version.
+        name: Name of the change, which is stable across versions.
         change: Text that describes the change.
         makespan_ns: Length of the iteration with the change.
         bubble_ratio: Ratio ``schedule`` of the iteration with the change, or None if its length
@@ -650,7 +658,7 @@ class Changes(Struct, frozen=True):
     Attributes:
         makespan_ns: Length of the iteration, replayed without changes.
         bubble_ratio: Ratio ``schedule`` of this replay, or None if its length is 0.
-        rows: The replays with changes.
+        rows: The replays that include a change.
     """
 
     makespan_ns: Count
@@ -662,9 +670,9 @@ class StageTimesEntry(Struct, frozen=True):
     """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
 
     Attributes:
-        forward_ms: Time of the forward, one value for all stages or one value per stage.
-        backward_ms: Time of the backward for the input, in the form of ``forward_ms``.
-        weight_ms: Time of the backward for the weights, in the form of ``forward_ms``.
+        forward_ms: Time of the forward, as one value for all stages or one value per stage.
+        backward_ms: Time of the backward for the input, in the same form as ``forward_ms``.
+        weight_ms: Time of the backward for the weights, in the same form as ``forward_ms``.
         transfer_ms: Time of a transfer between two devices.
         lengths: Length of each microbatch divided by the mean length. Empty if all microbatches
             have the same length.
@@ -696,7 +704,7 @@ class SimulatedTimes(Struct, frozen=True):
 
 
 class ChoiceEntry(Struct, frozen=True):
-    """An iteration that was simulated with one schedule; see :class:`.choices.Choice`.
+    """An iteration that was simulated with a particular schedule; see :class:`.choices.Choice`.
 
     Attributes:
         name: Name of the schedule, ``measured`` for the order that ran, or ``no-delay`` for the
@@ -709,8 +717,8 @@ class ChoiceEntry(Struct, frozen=True):
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
         speedup: Fraction of the measured window that the schedule saves, or None if unknown.
-        fits: Whether the schedule needs no more memory than the run, or than the memory limit. None
-            if memory is not compared.
+        fits: Whether the schedule needs at most as much memory as the run, or as the memory limit.
+            None if memory is not compared.
         reason: Reason why the schedule cannot be simulated, or "".
         peaks: For each stage, the maximum number of microbatches whose activations it stores at
             once. Empty if unknown.
@@ -754,7 +762,7 @@ class WhatIfEntry(Struct, frozen=True):
 
 
 class LongBubble(Struct, frozen=True):
-    """One of the longest bubbles.
+    """One of the longest bubbles in the run.
 
     Attributes:
         rank: Index of the rank.
@@ -762,7 +770,7 @@ class LongBubble(Struct, frozen=True):
         start_ns: Start of the bubble.
         end_ns: End of the bubble.
         cause: Name of the cause.
-        sentence: Sentence that describes the bubble.
+        sentence: A sentence that describes the bubble.
     """
 
     rank: int
@@ -778,8 +786,8 @@ class SlowdownColumns(Columns, frozen=True):
 
     Attributes:
         number: Number or index of the stage, replica, rank, microbatch or iteration.
-        slowdown: Slowdown that the stage, replica, rank, microbatch or iteration causes. A value of
-            1 is no slowdown.
+        slowdown: Slowdown caused by the stage, replica, rank, microbatch or iteration. A value of 1
+            means no slowdown.
     """
 
     number: list[int]
@@ -790,8 +798,8 @@ class LinkSlowdowns(Columns, frozen=True):
     """Slowdowns of transfers between stages, as columns.
 
     Attributes:
-        source: Stage that sends.
-        target: Stage that receives.
+        source: The sending stage.
+        target: The receiving stage.
         slowdown: Slowdown of the transfers.
     """
 
@@ -804,21 +812,21 @@ class SlowdownEntry(Struct, frozen=True):
     """Cost of stragglers; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
 
     Attributes:
-        total: Slowdown that all work causes together.
-        by_phase: Slowdown that each phase causes.
-        by_stage: Slowdown that each stage causes.
-        by_replica: Slowdown that each replica of the pipeline causes.
-        by_rank: Slowdown that each rank causes.
-        by_microbatch: Slowdown that each microbatch causes.
-        by_link: Slowdown that the transfers between two stages cause.
+        total: Slowdown caused by all work together.
+        by_phase: Slowdown caused by each phase.
+        by_stage: Slowdown caused by each stage.
+        by_replica: Slowdown caused by each replica of the pipeline.
+        by_rank: Slowdown caused by each rank.
+        by_microbatch: Slowdown caused by each microbatch.
+        by_link: Slowdown caused by the transfers between each pair of stages.
         by_iteration: Slowdown of each iteration.
         worker_share: Fraction of the slowdown caused by the slowest 3 % of the workers, or None if
             there is no slowdown.
         last_stage_share: Fraction of the slowdown caused by the last stage, or None if there is no
             slowdown.
-        original_ns: Mean length of the iterations, replayed with measured times.
+        original_ns: Mean length of the iterations when replayed with measured times.
         ideal_ns: Mean length of ideal iterations.
-        replay_error: Differences between the replayed and the measured iterations.
+        replay_error: Differences between the replayed and measured iterations.
     """
 
     total: Positive
@@ -841,7 +849,7 @@ class LimitationEntry(Struct, frozen=True):
 
     Attributes:
         what: Subject of the limitation.
-        reason: The reason for the limitation, and the consequences.
+        reason: The reason for the limitation, and its consequences.
         count: Number of affected items, such as kernels or files.
     """
 
@@ -856,11 +864,11 @@ class LimitationEntry(Struct, frozen=True):
 
 
 class SavedTimeline(Struct, frozen=True):
-    """Tables that pictures are drawn from; see :class:`.timeline.Timeline`.
+    """Tables from which pictures are drawn; see :class:`.timeline.Timeline`.
 
     Attributes:
-        base_ns: Reference time of the tables. All other times are relative to this time.
-        names: Names that the tables refer to by index.
+        base_ns: Reference time of the tables. All other times are relative to it.
+        names: The names that the tables refer to by index.
         tables: Columns, keyed by table and column. Unknown or missing values are None.
     """
 
@@ -870,7 +878,7 @@ class SavedTimeline(Struct, frozen=True):
 
 
 class RunSummary(Struct, frozen=True):
-    """A report as JSON.
+    """A report in JSON form.
 
     Attributes:
         schema: Name and version of this model.
@@ -881,10 +889,10 @@ class RunSummary(Struct, frozen=True):
         convention: Name of the convention that range names follow.
         profiles: Profiles, in the given order.
         ranks: Ranks, in pipeline order.
-        what_to_do_first: The most important advice in sentences, or None if nothing is advised.
-        first: The most important advice as data, one step per sentence. Empty if nothing is
-            advised.
-        then: Advice to follow next, as indices into ``advice``.
+        what_to_do_first: The most important advice as sentences, or None if nothing is advised.
+        first: The most important advice in machine-readable form, one step per sentence. Empty if
+            nothing is advised.
+        then: The advice to follow next, as indices into ``advice``.
         advice: Changes that would shorten iterations, largest saving first.
         restrictions: Reasons why the ratios do not describe a complete pipeline, most severe first.
         typical_iteration: Index of the typical iteration, or None if no iteration has work.
@@ -892,13 +900,13 @@ class RunSummary(Struct, frozen=True):
             primary ratio.
         iterations: All iterations.
         summary: Statistics over averaged iterations.
-        schedule: The schedule that ran, or None if no schedule was looked for.
+        schedule: The schedule that ran, or None if recognition was not run.
         plan: Comparison of the run with the given plan, or None if no plan was given.
         phase_times: Times of each kind of operation.
         chunk_costs: Fitted times of prompt chunks, one entry per virtual stage.
         even_chunks: Prompt chunks that take equally long, or None if they would not save enough.
-        transfer_ns: Median of all measured transfer times, or None if there are none.
-        microbatch_lengths: Length of each microbatch divided by the mean length, one row per
+        transfer_ns: Median of all measured transfer times, or None if none were measured.
+        microbatch_lengths: Length of each microbatch divided by the mean length, with one row per
             training iteration and pipeline. Empty if unknown, or if lengths vary only by chance.
         imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
             minus 1.
@@ -907,14 +915,14 @@ class RunSummary(Struct, frozen=True):
         changes: Replays of the typical iteration with single changes, or None if it was not
             replayed.
         what_if: Other schedules, simulated with the measured times, or None if not simulated.
-        memory: Memory of ranks and operations, or None if it was not recorded.
+        memory: Memory use of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
         slowdown: Cost of stragglers, or None if unknown.
-        coverage: GPU time inside and outside operations, by rank.
-        unattributed_kernels: Kernels outside operations that took the most time.
-        limitations: Results that could not be determined, with the reasons.
-        methods: Sentence for the methods section of a paper.
-        timeline: Tables that pictures are drawn from, or None for large runs.
+        coverage: GPU time inside and outside operations, for each rank.
+        unattributed_kernels: The kernels outside operations that took the most time.
+        limitations: Results that could not be determined, along with the reasons.
+        methods: A sentence for the methods section of a paper.
+        timeline: Tables from which pictures are drawn, or None for large runs.
     """
 
     schema: str

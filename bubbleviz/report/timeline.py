@@ -1,7 +1,7 @@
-"""The timeline: columns that interactive pictures are drawn from, with times on one clock.
+"""The timeline: columns from which interactive pictures are drawn, with all times on one clock.
 
 HTML reports and the JSON of small reports contain the timeline. ``bubbleviz view`` draws its
-pictures from it.
+pictures from the timeline.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLUMNS = {
     "critical": "operation",
 }
 
-#: Maximum value of the column ``thousandths``. Browsers store all columns except times in 32 bits.
+#: Maximum value in the column ``thousandths``. Browsers store all columns except times in 32 bits.
 _MAX_THOUSANDTHS = 2**31 - 1
 #: Maximum number of characters of a name.
 _MAX_NAME = 300
@@ -48,12 +48,12 @@ MAX_SAVED_OPERATIONS = 20_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Tables of a timeline. Times are in ns since ``base_ns``, and -1 is a missing value.
+    """Tables of a timeline. Times are in ns since ``base_ns``, and -1 means a missing value.
 
     Attributes:
         base_ns: Earliest time in the tables, on the clock of the report.
         names: Names of ranges and calls. The columns ``name``, ``call`` and ``around`` contain
-            indices of these names.
+            indices into ``names``.
         tables: Columns, keyed by table and column. The tables are ``operations``, their busy
             intervals in ``compute`` and ``communication``, and ``unattributed``, ``bubbles``,
             ``windows`` (of all ratios) and ``critical``. The column ``thousandths`` is the time of
@@ -130,8 +130,8 @@ def _list_critical_rows(report: Report) -> Ints:
 def measure_times_median(report: Report) -> Floats:
     """Return the time of each operation divided by the median of its kind, shape (operations,).
 
-    The result is 0 if the median is unknown or 0. It is unknown, for example, for operations in
-    iterations that are not averaged.
+    The result is 0 if the median is unknown or 0. For example, the median is unknown for operations
+    in iterations that are not averaged.
     """
     return compute_multiples_of_median(
         report.operations,
@@ -197,16 +197,16 @@ _TABLE_OF_COLUMN = {
     "around": "names",
     "ratio": "ratios",
 }
-#: Other columns that contain -1 for missing values.
+#: Other columns in which -1 stands for a missing value.
 _OPTIONAL_COLUMNS = frozenset(
     ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
 )
-#: Number of different codes in each column that contains codes.
+#: Number of distinct codes in each column that contains codes.
 _N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
 def save_column(table: str, name: str, column: Ints) -> list[int | None]:
-    """Return a column of a timeline for a saved report, with None instead of -1.
+    """Return a timeline column for a saved report, with None instead of -1.
 
     Columns of times are returned unchanged, because -1 is a valid time. The only exceptions are
     operation times, where -1 means that the operation has no span.
@@ -227,7 +227,7 @@ def save_column(table: str, name: str, column: Ints) -> list[int | None]:
 
 
 def _read_column(saved: Sequence[int | None]) -> Ints:
-    """Return a saved column of a timeline as an array, with -1 instead of None."""
+    """Return a saved timeline column as an array, with -1 instead of None."""
     values = np.array(saved, object)
     is_none = values == np.array(None, object)
     return np.where(is_none, NONE, values).astype(np.int64)
@@ -278,7 +278,7 @@ def _find_invalid_column(
 
     Args:
         columns: Columns of a table of the timeline, keyed by name.
-        n_rows_of_table: Number of rows of each table that a column can refer to, keyed by table.
+        n_rows_of_table: Number of rows in each table that a column can refer to, keyed by table.
     """
     for name, column in columns.items():
         table = _TABLE_OF_COLUMN.get(name)

@@ -1,4 +1,4 @@
-"""The view: the part of a report that a picture shows, and the style of the picture."""
+"""The view: the part of a report that a picture shows, and the picture's style."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class View:
         ranks: Numbers (:attr:`.Rank.number`) of the ranks to draw, as given with ``--ranks``. If
             empty, all ranks are drawn.
         communication: Whether to draw a thin lane of communication operations under each rank.
-        rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage. By default rows
-            are ranks, or stages in runs with many ranks.
+        rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage. By default,
+            there is one row per rank, or one row per stage in runs with many ranks.
         causes: Whether to color idle time by its cause.
         critical: Whether to draw a line along the critical path.
-        heat_map: Whether to add a heat map of the time of each microbatch on each stage.
+        heat_map: Whether to add a heat map that shows the time of each microbatch on each stage.
         style: ``"screen"`` (the default), or ``"paper"`` for a figure without title, notes and
             marks of uncertain clocks. Settings of :data:`bubbleviz.model.choices.STYLE_KEYS` may
             follow, such as ``paper,font=Times``.
-        width_mm: Width of the picture on paper, or None for the default of the style.
+        width_mm: Width of the picture on paper, or None for the style's default.
     """
 
     iterations: tuple[int, ...] = ()

@@ -65,7 +65,7 @@ def set_memory(
 
     Args:
         workload: Workload with the same virtual stages as ``memory``.
-        memory: Measured memory of the run.
+        memory: The run's measured memory use.
         limit_bytes: Memory limit in bytes: one number for all devices, one number per device, or
             None if there is no limit.
 

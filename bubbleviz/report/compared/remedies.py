@@ -290,7 +290,7 @@ class _WorkChange:
 
     Attributes:
         by_stage: Ratio for each stage whose time is known in both runs.
-        total: Ratio of the sums over these stages, or 1 if no stage has known times in both runs.
+        total: Ratio of the sums over the same stages, or 1 if there is no such stage.
     """
 
     by_stage: Mapping[int, float]
