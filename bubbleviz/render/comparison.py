@@ -41,35 +41,36 @@ COLUMNS = (
     *("ratio", "run", "mean", "std", "n", "window_ns", "window_std_ns"),
     *("difference", "difference_low", "difference_high", "t", "df", "p", "window_difference_ns"),
 )
-#: Maximum length of a run's title in tables, in characters.
+#: Maximum length of a run title in tables, in characters.
 _TITLE_LENGTH = 30
-#: Maximum numbers of runs, summary lines, notes and rows of the time table on one screen.
+#: Maximum numbers of runs, summary lines, notes and time-table rows on one screen.
 _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
-#: Name of the table row that sums all parts that have no row of their own.
+#: Name of the table row for the sum of all parts without a row of their own.
 _REST = "everything else"
 #: Parts of a window that are not idle time.
 _WORK = ("work", "busy")
-#: Minimum time of an idle part that is listed. The time in one of the runs is enough.
+#: Minimum time for an idle part to be listed. It is enough if the part reaches this time in one of
+#: the runs.
 _MIN_PART_NS = 500.0
 
 
 def make_document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values: runs, ratios, differences, advice, notes and test.
 
-    Every ratio has one cell per run. All differences are relative to the first run. The entries of
-    ``advice`` say whether the advice for the first run was followed in another run, and what it
+    Each ratio has one cell per run. All differences are relative to the first run. The entries of
+    ``advice`` say whether the advice for the first run was followed in another run, and how much it
     gained there.
     """
     return {
         "headline": comparison.headline,
-        # Name of the ratio whose windows represent the iterations.
+        # Name of the ratio whose windows stand for the iterations.
         "longest": comparison.longest,
         "runs": [_make_run_document(run) for run in comparison.runs],
         "ratios": [
             {"ratio": name, "runs": [_make_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
         ],
-        # Mean time of a rank by activity, and the differences from the first run in sentences.
+        # A rank's mean time by activity, and the differences from the first run in sentences.
         "differences": [
             {
                 "run": run.title,
@@ -78,7 +79,8 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
             }
             for run, differences in zip(comparison.runs, comparison.differences, strict=True)
         ],
-        # For each other run, whether the advice for the first run was followed, and what it gained.
+        # For each later run, whether the advice for the first run was followed, and how much it
+        # gained.
         "advice": [
             {"run": run.title, **asdict(result), "text": result.line}
             for run, results in zip(comparison.runs, comparison.followed, strict=True)
@@ -104,7 +106,7 @@ def _make_run_document(run: ComparedRun) -> dict[str, Any]:
 
 
 def _make_cell_document(cell: Cell) -> dict[str, Any]:
-    """Return a bubble ratio of one run, and the length of its window, as JSON values.
+    """Return one run's bubble ratio, and the length of its window, as JSON values.
 
     The differences from the first run are included. A value is None if the run does not have the
     ratio, or if the difference is unknown.
@@ -114,13 +116,13 @@ def _make_cell_document(cell: Cell) -> dict[str, Any]:
         "window_ns": cell.ratio and _make_average_document(cell.ratio.window_ns),
         "difference": cell.bubble and asdict(cell.bubble),
         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
-        # None if the iterations of both runs do the same work.
+        # None if the iterations in both runs do the same work.
         "microbatch_difference_ns": cell.microbatch_ns and asdict(cell.microbatch_ns),
     }
 
 
 def _make_average_document(average: Average) -> dict[str, float | None]:
-    """Return the mean, standard deviation and number of values of an average as JSON values."""
+    """Return the mean, standard deviation and number of values behind an average as JSON values."""
     return {"mean": average.mean, "std": average.std, "n": average.n}
 
 
@@ -211,9 +213,9 @@ def format_markdown(comparison: Comparison) -> str:
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
-    """Return a line that names the first cause of idle time in a run, and what to do first.
+    """Return a line that names a run's first cause of idle time and the first thing to do.
 
-    The list is empty if both are unknown.
+    The result is an empty list if both are unknown.
 
     Args:
         saved: Report of the run.
@@ -239,7 +241,7 @@ RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
     "pdf": lambda comparison, view: as_pdf(draw_svg(comparison, view)),
     "png": lambda comparison, view: as_png(draw_svg(comparison, view)),
 }
-#: Formats that draw operations.
+#: Formats in which operations are drawn.
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
@@ -280,16 +282,16 @@ def _make_time_table(
     """Yield a table of how ranks spend their time, with one column per run.
 
     The first row is work. The other parts are sorted by their largest change from the first run,
-    largest first. The last row is the total. Idle parts below ``_MIN_PART_NS`` in all runs are left
-    out. If there are more than ``max_parts`` parts, the last row before the total sums the
-    remaining parts.
+    largest first. The last row is the total. Idle parts shorter than ``_MIN_PART_NS`` in all runs
+    are left out. If there are more than ``max_parts`` parts, the last row before the total combines
+    the remaining parts.
 
     There is no table if the times of the first run, or of all other runs, are unknown.
 
     Args:
         comparison: The comparison.
         titles: Titles of the runs to show, which are the first runs of the comparison.
-        max_parts: Maximum number of rows without the total, or None for any number.
+        max_parts: Maximum number of rows, not counting the total, or None for no limit.
     """
     unit, times = _split_times(comparison, len(titles))
     first, *later_times = times
@@ -320,10 +322,10 @@ def _make_time_table(
 
 
 def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
-    """Split the mean window of a rank into work and causes of idle time, for each run.
+    """For each run, split a rank's mean window into work and causes of idle time.
 
-    The window is the one of the primary ratio. If the primary ratios of the runs differ, the window
-    of ``comparison.headline`` is split instead, and only into work and bubble. If the runs process
+    The window of the primary ratio is used. If the primary ratios of the runs differ, the window of
+    ``comparison.headline`` is split instead, and only into work and bubble. If the runs process
     different numbers of microbatches per iteration, times are per microbatch.
 
     Args:
@@ -363,14 +365,14 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
 def _make_time_row(
     name: str, times_ns: Sequence[float | None], titles: Sequence[str]
 ) -> dict[str, str]:
-    """Return the table row of one part of the window, with its time in each run in ms.
+    """Return the table row for one part of the window, with its time in each run in ms.
 
     If there are exactly two runs and both times are known, the row also has the change in ms
     (column ``change``) and in percent of the first time (column ``%``).
 
     Args:
         name: Name of the part.
-        times_ns: Time of the part in each run in ns, or None if unknown.
+        times_ns: Time spent in the part in each run in ns, or None if unknown.
         titles: Title of each run, used as the column header.
 
     Returns:
@@ -388,7 +390,7 @@ def _make_time_row(
 def _list_differences(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return a bulleted list of sentences about how each run differs from the first run.
+    """Return a bulleted list of sentences that say how each run differs from the first run.
 
     Args:
         comparison: The comparison.
@@ -407,7 +409,7 @@ def _list_differences(
 def _list_advice_results(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return a bulleted list that says how the advice for the first run turned out in other runs.
+    """Return a bulleted list that says how the first run's advice turned out in other runs.
 
     Args:
         comparison: The comparison.
@@ -427,7 +429,7 @@ def _list_advice_results(
 def _make_titles(comparison: Comparison) -> list[str]:
     """Return a short title for each run, on one line and with at most ``_TITLE_LENGTH`` characters.
 
-    If two runs have the same title, all titles are preceded by the number of the run, from 1.
+    If two runs have the same title, each title is preceded by its one-based run number.
     """
     titles = [
         doc.truncate_middle(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs
@@ -442,7 +444,7 @@ def _make_ratio_table(
 ) -> Iterator[doc.Block]:
     """Yield a heading and a table of ratios, windows and significance tests.
 
-    The table has one row per ratio and run. The name of a ratio appears only in its first row.
+    The table has one row per ratio and run. Each ratio's name appears only in its first row.
     """
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     rows = []
@@ -457,8 +459,8 @@ def _make_ratio_table(
 def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     """Yield one line per run that compares the run with the first run.
 
-    The first run has no line. A line contains the primary ratio of the run, and the changes of the
-    ratio and of the iteration time. The first line also contains the title and the ratio of the
+    The first run has no line. Each line contains the run's primary ratio, and the changes in the
+    ratio and in the iteration time. The first line also contains the title and the ratio of the
     first run.
     """
     headline = comparison.headline
@@ -475,14 +477,15 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
 
 
 def _describe_window_changes(comparison: Comparison, index: int) -> str:
-    """Return clauses that say how much longer or shorter the windows of a run have become, or "".
+    """Return clauses that say how much longer or shorter a run's windows have become, or "".
 
-    The main clause is about the windows of ``comparison.longest``, which represent the iterations.
-    The windows of the primary ratio get a separate clause only if their change is different.
+    The main clause is about the windows of ``comparison.longest``, which stand for the iterations.
+    The windows of the primary ratio get a separate clause only if they changed by a different
+    amount.
 
     Args:
         comparison: The comparison.
-        index: Index of the run, which is compared with the first run.
+        index: Index of the run to compare with the first run.
     """
     headline, longest = comparison.headline, comparison.longest
     of_headline = _describe_window_change(comparison, headline, index)
@@ -502,7 +505,7 @@ def _get_mean(cell: Cell) -> float | None:
 def _describe_window_change(comparison: Comparison, name: str, index: int) -> str:
     """Return how much a window length changed, such as "3.20 % longer", or "" if unknown.
 
-    The change is relative to the first run. If the runs are compared per microbatch, the change per
+    The change is relative to the first run. If runs are compared per microbatch, the change per
     microbatch is added.
 
     Args:
@@ -533,7 +536,7 @@ def _name_windows(comparison: Comparison) -> str:
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    """Return one line that names the restrictions of all runs, as a list with a single entry.
+    """Return a single-entry list whose line names the restrictions of all runs.
 
     Each restriction is preceded by the title of its run. The list is empty if no run has
     restrictions.
@@ -547,7 +550,7 @@ def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[st
 
 
 def _describe_difference(difference: MeanDifference) -> str:
-    """Describe the difference of two ratios, for example "2.10 points lower (p = 0.0012)".
+    """Describe the difference between two ratios, for example "2.10 points lower (p = 0.0012)".
 
     A difference that is not statistically significant is followed by "may be chance".
     """
@@ -562,13 +565,13 @@ def _describe_difference(difference: MeanDifference) -> str:
 
 
 def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
-    """Return the table cells of a ratio of one run, with its differences from the first run.
+    """Return the table cells for one run's ratio, including its differences from the first run.
 
-    Ratios are in percent, their differences in percentage points, and windows in ms.
+    Ratios are in percent, differences between them in percentage points, and windows in ms.
 
     Args:
-        first: The cell of the first run.
-        cell: The cell of the run.
+        first: Values of the first run.
+        cell: Values of the run to describe.
 
     Returns:
         The text of each table cell, keyed by column header.
@@ -585,7 +588,7 @@ def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
         "95 % CI": "" if difference is None else _format_interval(difference),
         "p": "" if difference is None else _format_probability(difference.p, ""),
         "window ms": doc.format_ms(None if ratio is None else ratio.window_ns.mean),
-        # Change of the window length, as a percentage of the window length of the first run.
+        # Change in window length, as a percentage of the first run's window length.
         "by %": relative,
     }
 

@@ -1,8 +1,8 @@
 """Defines documents as sequences of blocks (sentences, tables and lists), and formats numbers.
 
 Code that reports results yields blocks and does not depend on the output medium. Each table row is
-a mapping from column header to cell text. So a column is named where its cells are made, and an
-optional column is simply left out of the rows::
+a mapping from column header to cell text. Columns are therefore named where their cells are made,
+and an optional column is simply left out of the rows::
 
     yield Sentence("2 devices, idle for 12.30 % of the time", style="bold")
     yield Table(
@@ -17,7 +17,7 @@ optional column is simply left out of the rows::
     yield make_bullets(["an entry", "another one"])
 
 A table without rows is left out unless it has ``headers``. The row ``{}`` is a blank line, and
-missing cells of a row stay blank. The following functions write blocks:
+missing cells in a row stay blank. The following functions write blocks:
 
 - :func:`bubbleviz.render.text.terminal.render_lines` for a terminal, fitted to its width, and
   :func:`bubbleviz.render.text.terminal.render_plain_text` for a file;
@@ -38,7 +38,7 @@ from bubbleviz.model import texts
 
 
 class Span(NamedTuple):
-    """A piece of text with one style, such as ``bold`` or ``#397af2 on #ffffff`` (rich syntax)."""
+    """A piece of text in one style, such as ``bold`` or ``#397af2 on #ffffff`` (rich syntax)."""
 
     text: str
     style: str = ""
@@ -49,14 +49,15 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text of one or more lines.
+    """Text that consists of one or more lines.
 
     Attributes:
         text: The text. Lines that are too long for the output are wrapped.
         style: Style of the text, in the syntax of :class:`Span`.
-        lead: Words before the text, which have a separate style.
+        lead: Words before the text, which have a style of their own.
         lead_style: Style of ``lead``.
-        is_preformatted: Whether lines are never wrapped, as in text that the user copies to a file.
+        is_preformatted: Whether lines are never wrapped, as in text that the user will copy to a
+            file.
         max_lines: Maximum number of wrapped lines, or None for no limit. If the text is longer, the
             last line ends with an ellipsis.
         hanging_indent: Number of blanks before each continuation line.
@@ -82,13 +83,12 @@ class Table:
         left: Headers of the left-aligned columns, which contain words. Numbers are right-aligned.
         wrap: Headers of the columns whose text is wrapped. In all other columns, long text is
             truncated.
-        drop_order: Headers of the columns that are dropped first if the terminal is too narrow,
-            least important first. If that is not enough, the remaining columns are dropped from the
+        drop_order: Headers of the columns to drop first if the terminal is too narrow, least
+            important first. If that is not enough, the remaining columns are dropped from the
             right. The first column always stays.
-        n_omitted: Number of rows that the table leaves out. Values of 0 or less mean none.
-        hint: Text after the number of omitted rows that explains where to find them.
-        headers: Column headers, which can have several lines, or () to use the keys of the first
-            row.
+        n_omitted: Number of rows left out of the table. A value of 0 or less means none.
+        hint: Text that follows the number of omitted rows and says where to find them.
+        headers: Column headers, which may span several lines, or () to use the first row's keys.
     """
 
     title: str
@@ -108,9 +108,9 @@ class Table:
 
 @dataclass(frozen=True)
 class HangingLines:
-    """Lines that start with a lead, such as a bullet.
+    """Lines, each starting with a lead such as a bullet.
 
-    Continuation lines are indented, so that they start below the text and not below the lead.
+    Continuation lines are indented so that they start below the text rather than below the lead.
 
     Attributes:
         lines: (lead, text) pairs, one per line.
@@ -135,7 +135,7 @@ def make_heading(text: str) -> Sentence:
 Block: TypeAlias = "Sentence | Table | HangingLines"
 
 
-#: Maximum number of rows in a table of ranks, hosts, profiles or operation kinds.
+#: Maximum number of rows in tables of ranks, hosts, profiles or operation kinds.
 MAX_ROWS = 64
 
 
@@ -153,12 +153,12 @@ def truncate_rows(
 ) -> list[Mapping[str, str]]:
     """Return the first ``max_rows`` rows of a table.
 
-    If rows are omitted, one more row such as "… and 12 more" gives their number.
+    If rows are omitted, an extra row such as "… and 12 more" gives their number.
 
     Args:
         rows: The rows of the table.
         column: Header of the column that contains the number of omitted rows.
-        max_rows: Maximum number of rows, not counting the additional row.
+        max_rows: Maximum number of rows, not counting the extra row.
         joint: Text between the ellipsis and the number.
     """
     n_omitted = len(rows) - max_rows
@@ -188,9 +188,10 @@ def format_interval(interval: tuple[float, float] | None) -> str:
 
 
 def truncate_middle(text: str, width: int) -> str:
-    """Shorten a text to ``width`` characters by replacing its middle with an ellipsis.
+    """Shorten text to ``width`` characters by replacing its middle with an ellipsis.
 
-    Two thirds of the kept characters are from the end of the text. A text that fits is not changed.
+    Two thirds of the remaining characters are from the end of the text. Text that fits is
+    unchanged.
     """
     if len(text) <= width:
         return text

@@ -23,7 +23,7 @@ _MAX_WAIT_S = 10
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
-    """Check that output files can be written, before the analysis starts.
+    """Check, before the analysis starts, that output files can be written.
 
     Args:
         outputs: Paths of the outputs. ``-`` means standard output.
@@ -37,7 +37,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
     """
     input_paths = set()
     for input_ in inputs:
-        with suppress(OSError):  # raised if the name is too long for a file name
+        with suppress(OSError):  # raised if the name is too long to be a file name
             if Path(input_).exists():
                 input_paths.add(Path(input_).resolve())
     checked: set[Path | str] = set()
@@ -56,7 +56,7 @@ def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: boo
     """Check that one output can be written. Existing pipes and devices are accepted.
 
     Args:
-        output: Path of the output as the user wrote it.
+        output: Output path as entered by the user.
         path: Resolved path of the output.
         inputs: Resolved paths of the input files.
         force: Whether an existing file may be replaced.
@@ -101,7 +101,7 @@ def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
         force: Whether existing files may be replaced.
 
     Raises:
-        OutputError: A file cannot be written. Files that were renamed before the error stay.
+        OutputError: A file cannot be written. Files renamed before the error are kept.
     """
     channels: dict[str, bytes] = {}
     temporary_files: dict[str, Path] = {}
@@ -132,10 +132,10 @@ def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
 def _convert_errors(
     output: str, errors: tuple[type[Exception], ...] = (OSError,)
 ) -> Iterator[None]:
-    """Convert exceptions inside the context to an ``OutputError`` that names the output.
+    """Convert exceptions raised inside the context to an ``OutputError`` that names the output.
 
     Args:
-        output: Path of the output as the user wrote it.
+        output: Output path as entered by the user.
         errors: Exception types to convert.
     """
     try:
@@ -153,7 +153,7 @@ def _convert_errors(
 
 
 def _is_channel(output: str) -> bool:
-    """Return whether an output exists and is neither a regular file nor a directory.
+    """Return whether an output exists but is neither a regular file nor a directory.
 
     Pipes and devices are channels.
     """
@@ -171,7 +171,7 @@ def _open_channel(output: str) -> int:
     returned descriptor is in blocking mode.
 
     Raises:
-        OSError: The output cannot be opened, or no process opened the pipe for reading in time.
+        OSError: The output cannot be opened, or no process opens the pipe for reading in time.
     """
     deadline = time.monotonic() + _MAX_WAIT_S
     while True:
@@ -188,7 +188,7 @@ def _open_channel(output: str) -> int:
 
 
 def _write_temporary_file(output: str, content: bytes) -> Path:
-    """Write content to a temporary file in the directory of the output, and return its path.
+    """Write content to a temporary file in the output's directory, and return the file's path.
 
     The temporary file gets the default permissions of a new file. If writing fails, the temporary
     file is removed.
@@ -206,7 +206,7 @@ def _write_temporary_file(output: str, content: bytes) -> Path:
 
 
 def _get_umask() -> int:
-    """Return the umask of the process, which can only be read by setting it for a moment."""
+    """Return the process's umask, which can only be read by briefly setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -216,8 +216,8 @@ def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
     """Rename a temporary file to its final name.
 
     If ``force`` is false, an existing file is never replaced, even if it was created a moment ago.
-    If ``force`` is true, the new file gets the permissions of the file that it replaces. If the
-    output is a symbolic link, the target of the link is replaced and the link stays.
+    If ``force`` is true, the new file gets the permissions of the file it replaces. If the output
+    is a symbolic link, its target is replaced and the link is kept.
 
     Args:
         temporary: Path of the temporary file.

@@ -1,4 +1,4 @@
-"""Renders the checks of the command ``gate`` as Markdown or JSON."""
+"""Renders the checks made by the command ``gate`` as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bubbleviz.report.restrictions import list_entries
 def format_markdown(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report as Markdown.
+    """Return a report's checks as Markdown.
 
     The text contains the verdict, a table with one row per limit, lines about failed checks and
     promises, and the first cause of idle time.
@@ -25,7 +25,7 @@ def format_markdown(
     Args:
         saved: The report.
         checks: Results of comparing a bubble ratio or a time with its limit.
-        promises: (line, is_kept) pairs, one for each saving that earlier advice promised.
+        promises: (line, is_kept) pairs, one for each saving promised by earlier advice.
     """
     failed = [check for check in checks if not check.passed]
     has_broken_promise = not all(is_kept for _, is_kept in promises)
@@ -45,7 +45,7 @@ def format_markdown(
 
 
 def _make_row(check: Check) -> dict[str, str]:
-    """Return the table cells of a check, keyed by column header.
+    """Return the table cells for a check, keyed by column header.
 
     Values are in percent. If the limit is in ms, the mean is in ms and the standard deviation is
     left blank.
@@ -67,12 +67,12 @@ def _make_row(check: Check) -> dict[str, str]:
 def format_json(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report as JSON text. Ratios are fractions of 1, and times are in ms.
+    """Return a report's checks as JSON text. Ratios are fractions of 1, and times are in ms.
 
     Args:
         saved: The report.
         checks: Results of comparing a bubble ratio or a time with its limit.
-        promises: (line, is_kept) pairs, one for each saving that earlier advice promised.
+        promises: (line, is_kept) pairs, one for each saving promised by earlier advice.
     """
     verdicts = [check.passed for check in checks] + [is_kept for _, is_kept in promises]
     return format_document(

@@ -1,4 +1,4 @@
-"""Renders the blocks of a document as HTML for notebooks."""
+"""Renders document blocks as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from html import escape
 from bubbleviz.model import texts
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table
 
-#: Maximum length of a text, and length above which a table cell has a tooltip.
-#: The style sheet may clip long text in table cells.
+#: Maximum text length, and length above which a table cell has a tooltip. The style sheet may clip
+#: long text in table cells.
 _MAX_LENGTH, _MIN_CUT = 800, 20
 
 
@@ -19,7 +19,7 @@ def render_html(blocks: Iterable[Block]) -> str:
 
 
 def _render_block(block: Block) -> Iterator[str]:
-    """Yield the HTML elements of a block.
+    """Yield the HTML elements for a block.
 
     A sentence becomes a paragraph, with bold text for the lead and for the style ``bold``. Lines
     with leads become a bulleted list without the leads. A table without rows yields nothing.
@@ -58,5 +58,5 @@ def _render_cell(table: Table, tag: str, column: str, text: str) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escape a text for HTML, on one line, without invisible characters, and truncated."""
+    """Escape text for HTML, on one line, truncated and without invisible characters."""
     return escape(texts.to_one_line(text, _MAX_LENGTH))

@@ -1,7 +1,7 @@
 """Renders a simulated schedule as a picture, as JSON, as CSV or as text.
 
-A simulation is converted to a report before it is drawn. The bubble ratios of this report are
-computed in the same way as the ratios of a measured run.
+A simulation is converted to a report before it is drawn. The report's bubble ratios are computed in
+the same way as those of a measured run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
-    """Return the memory limit, M_B, M_W, their unit and the peak per stage as JSON values.
+    """Return the memory limit, M_B, M_W, their unit, and the peak memory per stage as JSON values.
 
     M_B is the memory that a microbatch occupies from its forward to its backward pass, and M_W is
     the part that stays occupied until its weight-gradient pass.
@@ -84,7 +84,7 @@ def draw_svg(result: Ideal | Estimate, view: View) -> str:
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
-    """Return the result unchanged if it was simulated, so that it contains an order of operations.
+    """Return the result unchanged if it was simulated and so contains an order of operations.
 
     Raises:
         UsageError: The result was computed by a formula, which gives no order.
@@ -126,9 +126,9 @@ def list_schedules() -> Iterator[blocks.Block]:
 
 
 def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
-    """Yield the blocks that the command ``simulate`` prints for one schedule.
+    """Yield the blocks that the ``simulate`` command prints for one schedule.
 
-    The first blocks contain the schedule, its source, its sizes, and restrictions on the measured
+    The first blocks contain the schedule, its source and sizes, and restrictions on the measured
     times. The results of the simulation follow, or the estimate with its formula.
     """
     sizes = _make_size_values(result)
@@ -156,7 +156,7 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
-    """Yield lines with the duration, the ratios and the memory of a simulated schedule.
+    """Yield lines with a simulated schedule's duration, ratios and memory.
 
     The makespan with transfers is included if the schedule was read from a file that contains sends
     and receives. The peak memory is included if the user gave a memory limit, or memory sizes other
@@ -166,7 +166,7 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     makespan = f"{ideal.makespan_ms:,.3f} ms"
     yield _make_line("makespan", makespan, "from the first F to the last end")
     if ideal.carried_ms is not None:
-        # ``carried_ms`` is the makespan with the sends and receives that the file contains.
+        # ``carried_ms`` is the makespan including the sends and receives in the file.
         carried = f"{ideal.carried_ms:,.3f} ms"
         yield _make_line("with transfers", carried, "in the order of the file")
     yield _describe_stage_ratio(ideal)
@@ -199,11 +199,11 @@ def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
 
 
 def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
-    """Return several choices of schedule and sizes as JSON text.
+    """Return alternative choices of schedule and sizes as JSON text.
 
     Args:
-        choices: The choices, in the order in which they are written (cheapest first).
-        restrictions: Reasons why the choices may be based on wrong measured times.
+        choices: The choices, in output order (cheapest first).
+        restrictions: Reasons why the measured times behind the choices may be wrong.
     """
     settings = [_make_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
@@ -211,9 +211,9 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
-    """Return the schedule, sizes and predictions of a choice as JSON values.
+    """Return a choice's schedule, sizes and predictions as JSON values.
 
-    Predictions that are unknown are None, and ``reason`` then says why.
+    Unknown predictions are None, and ``reason`` then says why.
     """
     return {
         "schedule": choice.schedule,
@@ -234,11 +234,11 @@ def list_sizes(
 ) -> Iterator[blocks.Block]:
     """Yield a table that compares choices of schedule and sizes, followed by notes.
 
-    The column ``±`` with the error is left out if no choice is based on measured times.
+    The error column ``±`` is left out if no choice is based on measured times.
 
     Args:
-        choices: The choices, in the order of the table rows (cheapest first). Must not be empty.
-        restrictions: Reasons why the choices may be based on wrong measured times.
+        choices: The choices, in row order (cheapest first). Must not be empty.
+        restrictions: Reasons why the measured times behind the choices may be wrong.
     """
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
@@ -265,7 +265,7 @@ def list_sizes(
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:
-    """Return the table cells of a choice: schedule, sizes and predictions, keyed by header.
+    """Return the table cells for a choice: schedule, sizes and predictions, keyed by header.
 
     Times are in ms, and the bubble ratio is in percent. Unknown predictions are dashes.
     """
@@ -284,5 +284,5 @@ def _make_choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _make_line(name: str, value: str, meaning: str) -> tuple[str, str]:
-    """Return a (lead, text) pair: the name and value padded to columns, and the meaning."""
+    """Return a (lead, text) pair: the name and value, padded to columns, and the meaning."""
     return f"  {name:<18}{value:>16}  ", meaning

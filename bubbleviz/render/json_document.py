@@ -1,4 +1,4 @@
-"""Renders a report as JSON. The keys are described in :class:`.summary.RunSummary`."""
+"""Renders a report as JSON. For the keys, see :class:`.summary.RunSummary`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def make_document(report: Report, *, by_rank: bool = True, slowdown: bool = True
 
 
 def write_json(values: Mapping[str, Any]) -> str:
-    """Format values as JSON with one line per key, and one line per item of a top-level list.
+    """Format values as JSON with one line per key and one line per item in a top-level list.
 
-    Files in this format can be read, searched and compared line by line. Indenting all levels would
+    Files in this format can be read, searched and diffed line by line. Indenting all levels would
     take 20 times longer.
     """
     encode = json.JSONEncoder(allow_nan=False).encode

@@ -38,7 +38,7 @@ def render_markdown(blocks: Iterable[Block], title: str = "") -> str:
 def _render_block(block: Block) -> str:
     """Return a block as Markdown text.
 
-    Each line of a sentence becomes a line, which is bold if the style is ``bold``. The lead of a
+    Each line of a sentence becomes one line, which is bold if the style is ``bold``. The lead of a
     sentence is always bold. Lines with leads become a bulleted list without the leads. A table
     without rows becomes "".
     """

@@ -1,8 +1,8 @@
-"""Converts the busy intervals of operations to marks on the rows of a picture or terminal.
+"""Converts operations' busy intervals to marks on the rows of a picture or terminal.
 
 A report can contain millions of operations, so times are converted to coordinates in blocks. Marks
-that are too narrow to be seen are merged into columns. The height of a phase in a column is the
-phase's share of the time, and the rest of the column is bubble::
+too narrow to be seen are merged into columns. The height of a phase in a column is the phase's
+share of the time, and the rest of the column is bubble::
 
     operations  FFFFFFFFFFFF FBFBFB BB    F    wide marks are drawn one by one
                 |          | |    | |     |
@@ -27,32 +27,32 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Mark kinds for unattributed compute, and for operations in iterations that are not selected.
-#: All other mark kinds are phase codes.
+#: Mark kinds for unattributed compute and for operations in iterations that are not selected. All
+#: other mark kinds are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
-#: Part of a row that a mark occupies: the entire height, the upper half or the lower half.
+#: Part of a row occupied by a mark: the entire height, the upper half or the lower half.
 WHOLE, UPPER, LOWER = range(3)
 #: Number of busy intervals that are converted in one block, which takes some tens of MB.
 _BLOCK = 1 << 19
-#: Minimum width, in px, of a mark that is drawn separately. Narrower marks are merged.
-#: Half a px is one dot on a high-density screen, or 0.07 mm in a picture as wide as a text page.
+#: Minimum width, in px, for a mark to be drawn separately. Narrower marks are merged. Half a px is
+#: one dot on a high-density screen, or 0.07 mm in a picture as wide as a text page.
 MIN_MARK_WIDTH = 0.5
-#: Approximate maximum number of separately drawn marks in a picture. A mark takes 27 bytes.
-#: In a picture with very many rows, wider marks are merged too, into wider columns.
+#: Approximate maximum number of separately drawn marks in a picture. A mark takes 27 bytes. In
+#: pictures with very many rows, wider marks are also merged, into wider columns.
 MAX_MARKS = 100_000
 #: Order in which merged marks are stacked, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
     *(OTHER_ITERATION, *COMMUNICATION),
 )
-# Maximum rounding error of a column's share. Smaller shares are set to 0.
-# In any picture of less than ten minutes, a nanosecond has a larger share of the width.
+# Maximum rounding error in a column's share. Smaller shares are set to 0. In any picture of less
+# than ten minutes, a nanosecond has a larger share of the width.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marks(Table):
-    """A table of intervals that are drawn as boxes on the rows of a picture.
+    """A table of intervals drawn as boxes on the rows of a picture.
 
     Attributes:
         row: Index of the picture row that contains the mark.
@@ -70,9 +70,9 @@ class Marks(Table):
 
 
 def make_compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the marks of the compute in a selection, in unsorted blocks.
+    """Yield the compute marks in a selection, in unsorted blocks.
 
-    The last block contains compute that belongs to no operation.
+    The last block contains compute that does not belong to any operation.
 
     Args:
         report: The report.
@@ -87,7 +87,7 @@ def make_compute_marks(report: Report, selection: Selection, width: float) -> It
 
 
 def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the marks of the communication in a selection, in unsorted blocks.
+    """Yield the communication marks in a selection, in unsorted blocks.
 
     A communication operation without busy intervals gets one mark that covers its span.
 
@@ -98,7 +98,7 @@ def make_communication_marks(report: Report, selection: Selection, width: float)
     """
     yield from _make_operation_marks(report, selection, width, COMMUNICATION, report.busy)
     operations = report.operations
-    # A run that was read from a table of operations has no kernels, and so no busy intervals.
+    # A run read from a table of operations has no kernels and therefore no busy intervals.
     has_only_span = operations.has_span == 1
     has_only_span[report.busy.operation] = False
     rows = np.flatnonzero(has_only_span)
@@ -115,20 +115,20 @@ def _make_operation_marks(
 ) -> Iterator[Marks]:
     """Convert busy intervals in the selected time to marks, and yield the marks in blocks.
 
-    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. An interval of
+    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. An interval in
     such an iteration is left out if the edge of the picture clips it to less than a pixel.
 
     Args:
         report: The report.
         selection: The rows, iterations and time to draw.
         width: Width of the plot, in px.
-        phases: Phases to draw. Operations of all other phases are skipped.
-        intervals: Busy intervals of operations of any phase.
+        phases: Phases to draw. Operations in all other phases are skipped.
+        intervals: Busy intervals of operations in any phase.
     """
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
         block = intervals.take(slice(first, first + _BLOCK))
-        # Filter by row first, because a picture of many ranks draws only a few of them.
+        # Filter by row first, because a picture of many ranks shows only a few of them.
         block = block.take(selection.row_of(operations.rank[block.operation]) != NONE)
         is_visible = mask_phases(operations.phase[block.operation], phases)
         is_visible &= (block.end_ns > selection.start_ns) & (block.start_ns < selection.end_ns)
@@ -156,7 +156,7 @@ def _convert_to_marks(
     kind: Ints,
     operation: Ints,
 ) -> Marks:
-    """Convert time intervals of ranks (in ns) to marks on the rows of a picture (in px).
+    """Convert rank time intervals (in ns) to marks on the rows of a picture (in px).
 
     Marks are clipped to the drawn time. Intervals outside the drawn time, and intervals of ranks
     that are not drawn, are left out.
@@ -184,10 +184,12 @@ def join_marks(blocks: Iterable[Marks]) -> Marks:
 
 
 def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
-    """Return the share of each pixel column that marks cover. Overlapping marks are added up.
+    """Return the share of each pixel column that is covered by marks.
 
-    A mark from x to y covers everything right of x minus everything right of y. So each end can be
-    summed separately: its share of its column, and 1 in every later column::
+    Overlapping marks are added up.
+
+    A mark from x to y covers everything right of x minus everything right of y. Each end can
+    therefore be summed separately: its share of its column, and 1 in every later column::
 
         columns       0     1     2     3
         mark        |   ├─────────┤     |
@@ -218,7 +220,7 @@ def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0)
 
 
 def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
-    """Choose whether each mark is drawn in the entire height of its row, or in one half of it.
+    """Choose whether each mark is drawn at the full height of its row or in one half of it.
 
     A mark that starts well inside an earlier mark is drawn in the half that becomes free first::
 
@@ -253,7 +255,7 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
 
 
 def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
-    """Place all rows one after the other on a single line, and return the ends of the marks.
+    """Place all rows one after another on a single line, and return the ends of the marks.
 
     The rows are shifted so that each row starts after all marks of the previous row have ended.
     Therefore marks of different rows never overlap, and one running maximum is enough.
@@ -269,7 +271,7 @@ def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
 
 
 def _mask_halved(left: Floats, right: Floats) -> Bools:
-    """Return a mask of the marks that overlap an earlier mark, and are drawn with half the height.
+    """Return a mask of the marks that overlap an earlier mark and are drawn at half height.
 
     Overlaps up to a pixel, or up to a tenth of the later mark, are ignored.
 
@@ -284,10 +286,10 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 
 
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
-    """Choose the upper or lower half of the row for each mark that is drawn with half the height.
+    """Choose the upper or lower half of the row for each mark drawn at half height.
 
-    A mark is drawn in the upper half if this half becomes free before the lower half, and no later
-    than one pixel after the start of the mark. Otherwise the mark is drawn in the lower half.
+    A mark is drawn in the upper half if that half becomes free before the lower half, and no later
+    than one pixel after the mark's start. Otherwise the mark is drawn in the lower half.
     Full-height marks occupy only the upper half, because marks in the lower half are drawn over
     them.
 
@@ -320,12 +322,12 @@ def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> t
 
 @dataclass(frozen=True)
 class MergedMarks:
-    """Marks that are too narrow to be drawn separately, merged into columns of stacked layers.
+    """Marks too narrow to be drawn separately, merged into columns of stacked layers.
 
     Attributes:
-        kinds: Kind of mark that each layer contains, from the bottom layer to the top layer.
+        kinds: Kind of mark in each layer, from bottom to top.
         shares: Fraction of a column's time that each layer covers, shape (rows, layers, columns).
-            The layers of a column add up to at most 1.
+            The layers in a column add up to at most 1.
         column: Width of a column, in px.
         counts: Number of merged operations (or of intervals of unattributed compute), keyed by
             kind.
@@ -346,7 +348,7 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
     limit grows with the number of rows, so that no more than about ``MAX_MARKS`` wide marks remain.
 
     Args:
-        blocks: All marks, in blocks. The marks of one operation must be adjacent.
+        blocks: All marks, in blocks. Marks of the same operation must be adjacent.
         rows: Number of rows.
         width: Width of the plot, in px.
 
@@ -370,7 +372,7 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
             counts[kind] += int(np.count_nonzero(_is_first_of_operation(of_kind)))
     kinds = tuple(sorted(covered, key=_STACK.index))
     shares = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
-    # The shares of overlapping operations can add up to more than 1, so they are scaled down.
+    # The shares of overlapping operations can add up to more than 1, so scale them down.
     shares = shares / np.maximum(shares.sum(axis=0), 1.0)
     max_width = math.ceil(min_width * 100) / 100
     merged = MergedMarks(kinds, shares.swapaxes(0, 1), column, counts, max_width)
@@ -378,17 +380,17 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
 
 
 def _sort_by_position(marks: Marks) -> Marks:
-    """Return marks sorted by row, left end, right end and operation."""
+    """Return the marks sorted by row, left end, right end and operation."""
     return marks.take(np.lexsort((marks.operation, marks.right, marks.left, marks.row)))
 
 
 def _is_first_of_operation(marks: Marks) -> Bools:
-    """Return a mask of the marks that are the first mark of their operation.
+    """Return a mask that selects the first mark of each operation.
 
-    A mark that belongs to no operation counts as the first of its own.
+    A mark without an operation always counts as a first mark.
 
     Args:
-        marks: Marks. The marks of one operation must be adjacent.
+        marks: Marks. Marks of the same operation must be adjacent.
     """
     is_first: Bools = marks.operation == NONE
     is_first[:1] = True

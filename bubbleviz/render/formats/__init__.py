@@ -1,9 +1,9 @@
 """Output formats of a report. Each row of ``formats.csv`` describes a format.
 
-A row contains the path of the rendering function, which is imported only when it is called. So the
-command line can list all formats without importing them. A rendering function takes a report and a
-view, returns text or bytes, and opens no files. New rows are tested automatically, because the
-tests run over all formats.
+A row contains the path of the rendering function, which is imported only when it is called. The
+command line can therefore list all formats without importing them. A rendering function takes a
+report and a view, returns text or bytes, and opens no files. New rows are tested automatically,
+because the tests run over all formats.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Matches endings of report formats that no longer exist.
-#: The last part of such an ending now belongs to a format with other content.
+#: Matches the endings of former report formats. The last part of each of these endings now belongs
+#: to a format with different content.
 _FORMER_ENDINGS = re.compile(
     r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
-#: Matches endings of plan formats that no longer exist.
+#: Matches the endings of former plan formats.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
 #: Error messages for optional packages that are needed but not installed, keyed by package.
@@ -60,13 +60,13 @@ class Renderer:
 
     Attributes:
         name: Name of the format, and of the command-line option ``--NAME FILE``.
-        endings: File name endings for which ``-o`` writes this format, separated by blanks. If
+        endings: Space-separated file name endings for which ``-o`` writes this format. If the
             endings of several formats match a file name, the longest ending wins.
         function: Dotted path of the rendering function, relative to ``bubbleviz.render``. The
             function takes a report and a view, and returns text or bytes.
         package: Optional package that the format needs, or "" if it needs none.
-        draws: Picture options that affect the format, such as ``causes`` and ``width``, separated
-            by blanks. "" if the format is not a picture.
+        draws: Space-separated picture options that affect the format, such as ``causes`` and
+            ``width``. "" if the format is not a picture.
         summary: Description for ``--help``, at most 48 characters long.
     """
 
@@ -88,7 +88,7 @@ class Renderer:
         return self.package in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:
-        """Check that the format can be written, before the analysis starts.
+        """Check, before the analysis starts, that the format can be written.
 
         Args:
             file: Path of the output file, or "" to check only whether the format is available.
@@ -103,7 +103,7 @@ class Renderer:
             check_installed(package)
 
     def _find_conversion(self, file: str) -> str:
-        """Return the format to which an SVG must be converted: ``pdf``, ``png``, or "" for none.
+        """Return the format that an SVG must be converted to: ``pdf``, ``png``, or "" for none.
 
         The first of ``suffixes`` needs no conversion. For another suffix that ends in ``.pdf`` or
         ``.png``, the result is ``pdf`` or ``png``. For example, ``x.panels.pdf`` gives ``pdf``.
@@ -119,7 +119,7 @@ class Renderer:
     def content(self, report: Report, view: View, file: str) -> str | bytes:
         """Return the content of an output file in this format.
 
-        If the file name asks for it, an SVG is converted to PDF or PNG.
+        If the file name requires it, an SVG is converted to PDF or PNG.
         """
         self.check(file)
         content: str | bytes = self.render(report, view)
@@ -134,16 +134,15 @@ def _import_function(path: str) -> Any:
 
 
 def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[str] = ()) -> str:
-    """Return the name of the format to which the suffix of a file belongs.
+    """Return the name of the format that a file suffix belongs to.
 
-    If suffixes of several formats match, the longest suffix wins. Upper and lower case are treated
-    alike. Suffixes of formats that no longer exist are rejected, even if they end with the suffix
-    of a current format.
+    If suffixes of several formats match, the longest suffix wins. Case is ignored. Suffixes of
+    former formats are rejected, even if they end with the suffix of a current format.
 
     Args:
         file: Path of the file.
         names: Names of the formats to choose from.
-        more_suffixes: Other suffixes that the command accepts, for the error message.
+        more_suffixes: Other suffixes that the command accepts, for use in the error message.
 
     Raises:
         UsageError: The suffix belongs to none of the formats.
@@ -167,15 +166,15 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
 
 
 def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
-    """Check that the suffix of an output file does not belong to a different format.
+    """Check that an output file's suffix does not belong to a different format.
 
     The suffix ``.txt``, and suffixes that belong to no format, are accepted for every format.
 
     Args:
         file: Path of the file.
-        name: Name of the format, which is also the name of the option that writes it.
+        name: Format name, which is also the name of the option that writes the format.
         names: Names of the formats that the option ``-o`` of the command can write. If the suffix
-            belongs to such a format, the error message recommends ``-o``.
+            belongs to one of these formats, the error message recommends ``-o``.
 
     Raises:
         UsageError: The suffix belongs to another format.
@@ -204,5 +203,5 @@ def list_renderers() -> tuple[Renderer, ...]:
 
 
 def get_renderer(name: str) -> Renderer:
-    """Return the renderer of the format with this name. The format must exist."""
+    """Return the renderer for the format with the given name. The format must exist."""
     return next(renderer for renderer in list_renderers() if renderer.name == name)

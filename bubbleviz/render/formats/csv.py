@@ -1,8 +1,8 @@
 """Renders operations or idle intervals as CSV tables.
 
 The table of operations has one row per operation, sorted by (rank, start). The table of idle
-intervals has one row per interval and cause, and contains only idle time inside the windows of the
-primary ratio.
+intervals has one row per interval and cause, and contains only idle time inside the primary ratio's
+windows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def render_bubbles(report: Report, _: View) -> str:
 
 
 def write_csv(table: Mapping[str, Sequence[object]]) -> str:
-    """Format columns of equal length, keyed by header, as CSV text."""
+    """Format equal-length columns, keyed by header, as CSV text."""
     return format_csv(tuple(table), zip(*table.values(), strict=True))
 
 
@@ -59,7 +59,7 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of the idle-interval table, keyed by header.
 
     The columns about peer operations, collectives, host activities and global ranks come last. Host
-    activities are given only if the cause is ``HOST``.
+    activities are listed only if the cause is ``HOST``.
     """
     bubbles, labels, names = report.bubbles, format_operations(report), report.operations.names
     cells = {name: _list_cells(name, column) for name, column in bubbles.list_columns().items()}
@@ -67,7 +67,7 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
     is_host = bubbles.cause == Cause.HOST
-    # Move the column ``peer_operation`` to the end of the table.
+    # Move the ``peer_operation`` column to the end of the table.
     del cells["peer_operation"]
     last_columns = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),
@@ -85,7 +85,7 @@ def _list_cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
     """Return the cells of a column. Missing values become "".
 
     Args:
-        name: Name of the column, which determines the values that mean "missing".
+        name: Column name, which determines the values that mean "missing".
         column: The column.
     """
     if isinstance(column, CodedTexts):
@@ -103,9 +103,9 @@ def _list_inert_names(code: Ints, names: Sequence[str]) -> Sequence[object]:
 
 
 def _list_iteration_names(report: Report, iteration: Ints) -> list[object]:
-    """Return the name of each iteration, as the option ``--iteration`` accepts it.
+    """Return the name of each iteration in the form that the option ``--iteration`` accepts.
 
-    The name is "" if there is no iteration with the index.
+    The name is "" if no iteration has the index.
 
     Args:
         report: The report.
@@ -119,7 +119,7 @@ def _format_pairs(first: Ints, second: Sequence[object]) -> list[object]:
     """Return one cell per operation: "7", or "7;3" if the operation has two numbers.
 
     Args:
-        first: First number of each operation. A negative number gives the cell "".
+        first: First number of each operation. A negative number yields the cell "".
         second: Second number of each operation, or "" if it has none.
     """
     return [

@@ -1,7 +1,7 @@
 """Renders the bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
 
 The table needs only pdflatex and the package booktabs. Names from profiles cannot break the table,
-because all text is printable ASCII and special characters of TeX are escaped.
+because all text is printable ASCII and TeX special characters are escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum length of a text from a profile, and maximum number of listed profiles.
+#: Maximum length of text from a profile, and maximum number of listed profiles.
 _MAX_LENGTH, _MAX_PROFILES = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",
@@ -43,7 +43,7 @@ _OPENING = re.compile(r"(?<![^ (])'(?=\w)")
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX, and return it as one line of ASCII.
+    """Escape text for LaTeX, and return it as one line of ASCII.
 
     Accents are removed. Other characters that have no ASCII form become ``?``.
     """
@@ -69,7 +69,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     """Yield the LaTeX comment lines above the table.
 
     The comments list the profiles, the methods sentence, a figure environment to copy, and the
-    limitations of the measurement. The figure is left out if the view selects nothing.
+    limitations of the measurement. The figure environment is left out if the view selects nothing.
 
     Args:
         report: The report.
@@ -100,7 +100,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
 
 
 def _truncate(text: str) -> str:
-    """Truncate a text from a profile to ``_MAX_LENGTH`` characters, and escape it for LaTeX."""
+    """Truncate text from a profile to ``_MAX_LENGTH`` characters, and escape it for LaTeX."""
     return escape_latex(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")
 
 
@@ -140,9 +140,9 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
 
 
 def _list_cells(report: Report, name: str) -> tuple[str, ...]:
-    """Return the LaTeX cells of a bubble ratio, in the order of the columns.
+    """Return the LaTeX cells for a bubble ratio, in column order.
 
-    The name of the primary ratio is bold. The mean is marked with ``!`` if the ratio depends on
+    The primary ratio's name is in bold. The mean is marked with ``!`` if the ratio depends on
     clocks that contradict each other. Unknown values are ``--``.
     """
     summary = report.summary
@@ -179,7 +179,7 @@ def _make_note(report: Report, ordered: list[str]) -> str:
 
     Args:
         report: The report.
-        ordered: Names of the ratios, in the order of the rows.
+        ordered: Names of the ratios, in row order.
     """
     definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     primary = {report.headline: " (primary)"}
