@@ -1,8 +1,8 @@
-"""Meetings: find the kernels of different ranks that form one collective operation.
+"""Meetings: find the kernels on different ranks that form a single collective operation.
 
-Members of a recorded communicator or process group meet in the order in which each rank launched
-its collectives. If no group is recorded, the candidates are sets of ranks that could be a group:
-all ranks, a pipeline, the replicas of a stage, or the first and the last stage. No rank leaves a
+Members of a recorded communicator or process group meet in the order in which they launched their
+collectives. If no group is recorded, the candidates are sets of ranks that could be a group: all
+ranks, a pipeline, the replicas of a stage, or the first and the last stage. No rank leaves a
 collective before all its members have entered, and all members leave together. Equal end times
 therefore show a meeting::
 
@@ -36,9 +36,9 @@ from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
 
-#: Ranks leave a collective within ``LEAVE_NS``, or within its transfer time divided by this number.
-#: The transfer time is the duration on the rank that entered last.
-#: In jobs that ByteDance published, ranks leave within 1/100 of it (in the median 1/1,000).
+#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within the transfer time divided
+#: by this number. The transfer time is the duration on the rank that entered last. In traces
+#: published by ByteDance, ranks leave within 1/100 of this time (median: 1/1,000).
 _LEAVE_DIVISOR = 50
 #: Maximum time between two pieces of one collective.
 _MAX_PIECE_GAP_NS = 5_000
@@ -49,9 +49,9 @@ def match_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
-    If a table of operations states any meetings, no other meetings are searched for. If the
-    iterations of the ranks are not paired, meetings are found from recorded sequence numbers and
-    equal end times only.
+    If a table of operations states any meetings, no others are searched for. If the ranks'
+    iterations are not paired, meetings are found only from recorded sequence numbers and equal end
+    times.
 
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
@@ -67,8 +67,8 @@ def match_collectives(
         return table
     compared = table
     if not recordings.paired:
-        # Iterations cannot be compared, so all collectives are put into one iteration.
-        # Meetings can then only be found from sequence numbers and from equal end times.
+        # Iterations cannot be compared, so all collectives are put into one iteration. Meetings can
+        # then be found only from sequence numbers and equal end times.
         compared = table.replace_columns(iteration=np.zeros(len(table), np.int64))
     meeting = find_meetings(
         compared,
@@ -83,7 +83,7 @@ def match_collectives(
 
 
 class _Meetings:
-    """Collects the meetings that several methods find. A collective keeps its first meeting.
+    """Collects the meetings found by several methods. A collective keeps its first meeting.
 
     Attributes:
         number: Meeting number of each collective, or -1 if unknown.
@@ -93,11 +93,11 @@ class _Meetings:
         self.number = np.full(n_collectives, NONE, np.int64)
 
     def add(self, meeting: Ints) -> None:
-        """Add the meetings of another method, for the collectives that have no meeting yet.
+        """Add the meetings found by another method, for the collectives that have no meeting yet.
 
         Args:
-            meeting: Meeting number of each collective, or -1 if unknown. An offset is added to the
-                numbers, so that they differ from the numbers of earlier methods.
+            meeting: Meeting number of each collective, or -1 if unknown. An offset is added so that
+                these numbers differ from those of earlier methods.
         """
         is_new = (meeting >= 0) & (self.number == NONE)
         next_number = int(self.number.max(initial=NONE)) + 1
@@ -116,11 +116,12 @@ def find_meetings(
 ) -> Ints:
     """Find the meeting of each collective.
 
-    The most reliable methods are applied first, and a collective keeps the first meeting found:
+    The most reliable methods are applied first, and a collective keeps the first meeting that is
+    found:
 
     1. Collectives with a recorded group are matched within their group
        (:func:`_match_recorded_groups`).
-    2. Collectives without a recorded group, but with a kind and an iteration, are matched by equal
+    2. Collectives without a recorded group whose kind and iteration are known are matched by equal
        end times within candidate groups of ranks, largest groups first.
     3. If ``sizes_known``, collectives that are still unmatched after step 2 are matched by launch
        order among ranks that reduce gradients together.
@@ -132,8 +133,8 @@ def find_meetings(
         reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
             is none.
         time: The common clock, along with each machine's uncertainty.
-        sizes_known: Whether the user gave the parallel sizes of the run.
-        ordered: Whether equal iteration numbers of different ranks mean the same iteration.
+        sizes_known: Whether the user specified the parallel sizes of the run.
+        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
 
     Returns:
         Meeting number of each collective, or -1 if unknown. Collectives that meet have equal
@@ -162,23 +163,23 @@ def _match_in_partitions(
     partitions: Iterator[Ints],
     time: Timebase,
 ) -> None:
-    """Try the partitions of the ranks in turn, and add the meetings within their groups.
+    """Try partitions of the ranks in turn, and add the meetings within their groups.
 
     Collectives that have no meeting yet meet if they end together on all ranks of a group
     (:func:`match_by_ends`). Meetings that recur in fewer than half of the iterations are dropped
     (:func:`_select_frequent`).
 
-    If the clocks of a group's ranks cannot be compared, the group is divided into cells. Ranks of
+    If the clocks of a group's ranks cannot be compared, the group is divided into cells. Ranks in
     different cells may also meet, so a meeting within one cell is not certain and is not added. A
-    collective of a divided group is tried again in later partitions only if its cell has several
-    ranks and the collective has no meeting within that cell.
+    collective from a divided group is tried again in later partitions only if its cell has several
+    ranks and it has no meeting within that cell.
 
     Args:
         meetings: Meetings found so far. Modified in place.
         collectives: Collectives of all ranks.
         is_open: Mask of the collectives to match. Not modified.
         partitions: Partitions of the ranks, in the order in which they are tried. Each partition
-            contains the group of every rank, or -1 for a rank in no group.
+            contains the group of every rank, or -1 for a rank that is in no group.
         time: The common clock, along with each machine's uncertainty.
     """
     is_open = is_open.copy()
@@ -201,15 +202,15 @@ def _match_in_partitions(
 
 
 def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Bools]:
-    """Divide groups of ranks into cells: ranks of one group whose clocks can be compared.
+    """Divide groups of ranks into cells: ranks in one group whose clocks can be compared.
 
     Args:
-        partition: Group of each rank, or -1 for a rank in no group.
+        partition: Group of each rank, or -1 for a rank that is in no group.
         comparable_clock: Clock number of each rank. Clocks can be compared if their numbers are
             equal.
 
     Returns:
-        cell: Cell of each rank, or -1 for a rank in no group.
+        cell: Cell of each rank, or -1 for a rank that is in no group.
         is_undivided: Mask of the ranks whose group is a single cell, and of the ranks in no group.
     """
     cells = group_rows(partition, comparable_clock)
@@ -222,18 +223,18 @@ def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Boo
 def _match_recorded_groups(
     collectives: CollectiveIntervals, time: Timebase, *, ordered: bool
 ) -> Iterator[Ints]:
-    """Match the collectives of recorded groups by three methods, and yield the result of each.
+    """Match the collectives of recorded groups by three methods, and yield the results of each.
 
-    Each collective is matched by the first method that applies to it. If several groups share a
-    name, the members of a group may be uncertain (:func:`_mask_certain_groups`).
+    Each collective is matched by the first method that applies. A group's members may be uncertain
+    if several groups share a name (:func:`_mask_certain_groups`).
 
     1. Sequence numbers are used if the members of the group are certain, and every collective of
        the group has a sequence number. Collectives with equal group and sequence number meet.
     2. Launch order (:func:`_match_by_order`) is used for all other groups whose members are
        certain, but only if ``ordered`` is True.
     3. Equal end times (:func:`match_by_ends`) are used for all collectives of recorded groups that
-       have no meeting yet. The number of ranks that meet must be the number of ranks that run
-       collectives of the group, or the recorded size of the group if that is smaller.
+       have no meeting yet. The number of ranks that meet must be the smaller of the number of ranks
+       that run the group's collectives and the group's recorded size.
 
     Methods 2 and 3 leave out collectives that belong to no iteration. A meeting always has at least
     two ranks.
@@ -241,7 +242,7 @@ def _match_recorded_groups(
     Args:
         collectives: Collectives of all ranks.
         time: The common clock, along with each machine's uncertainty.
-        ordered: Whether equal iteration numbers of different ranks mean the same iteration.
+        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
 
     Yields:
         Three arrays, one per method, with the meeting number of each collective, or -1 if the
@@ -265,8 +266,8 @@ def _match_recorded_groups(
     rows = np.flatnonzero(has_certain_group & ~is_numbered[group] & has_iteration)
     by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
     yield by_order
-    # Ranks may run a collective in different numbers of pieces, and groups may share a name.
-    # Such collectives are still unmatched.
+    # Ranks may split a collective into different numbers of pieces, and groups may share a name.
+    # Collectives affected by this are still unmatched.
     is_unmatched = (group >= 0) & (by_number == NONE) & (by_order == NONE)
     rows = np.flatnonzero(is_unmatched & has_iteration)
     max_size = [communicator.size or len(collectives) for communicator in groups]
@@ -274,7 +275,7 @@ def _match_recorded_groups(
 
 
 def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
-    """Return a mask of the recorded groups whose members are certain.
+    """Return a mask of the recorded groups whose members are known for certain.
 
     Several groups may share a name, which makes their members ambiguous. The members of a group are
     certain if its name is unique, if the profile lists its ranks, or if the number of ranks that
@@ -286,8 +287,8 @@ def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
             shape (2, pairs).
 
     Returns:
-        Mask with one entry per group. An extra last entry is False, so that group -1 is not
-        certain.
+        Mask with one entry per group. An extra last entry is False so that group -1 is not treated
+        as certain.
     """
     n_present = np.bincount(members[0], minlength=len(groups)).tolist()
     is_certain = [
@@ -298,7 +299,7 @@ def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
 
 
 def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return a copy of ``meeting`` with -1 in place of each meeting that contains only one rank."""
+    """Return a copy of ``meeting`` with -1 in place of meetings that contain only one rank."""
     has_meeting = meeting >= 0
     rank = collectives.rank[has_meeting]
     n_meetings = int(meeting.max(initial=NONE)) + 1
@@ -307,17 +308,18 @@ def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Match collectives by launch order within a cell, which is a group of ranks.
+    """Match collectives by launch order within each cell (group of ranks).
 
-    The n-th collectives of all ranks meet: collectives with equal cell, iteration, kind and
-    ``order`` (the position of a collective among the collectives of its rank, kind, group and
-    iteration). The collectives of a cell, iteration and kind are left out if the ranks that run
-    them have different numbers of rows.
+    The n-th collectives on all ranks meet. More precisely, collectives meet if they have the same
+    cell, iteration, kind and ``order`` (the position among the collectives with the same rank,
+    kind, group and iteration). If ranks have different numbers of rows for a cell, iteration and
+    kind, all of these rows are left out.
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each collective (not only of ``rows``), or -1 for a collective in no cell.
+        cell: Cell of each collective (not just those in ``rows``), or -1 for a collective in no
+            cell.
 
     Returns:
         Meeting number of each collective, or -1 if it is not matched. Meetings with a single rank
@@ -339,14 +341,14 @@ def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) ->
 def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
     """Yield partitions of the ranks into groups that may run collectives together.
 
-    The partitions, in this order:
+    The partitions are, in this order:
 
     1. All ranks. If any rank has a stage, ranks without a stage are left out.
     2. Pipelines.
     3. Stages.
     4. Ranks that reduce gradients together.
     5. The first and the last stage of each pipeline.
-    6. Replicas of a stage that reduce with different ranks (:func:`_group_tensor_ranks`).
+    6. Replicas of a stage that reduce gradients with different ranks (:func:`_group_tensor_ranks`).
 
     A partition that equals an earlier one is skipped.
 
@@ -377,7 +379,7 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 
 
 def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
-    """Group the replicas of each stage that reduce with different ranks (tensor parallelism).
+    """Group a stage's replicas that reduce gradients with different ranks (tensor parallelism).
 
     The n-th ranks of all reducing groups on one stage form one group. The ranks of a reducing group
     are counted in ascending order.
@@ -396,10 +398,10 @@ def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
 
 
 def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Drop the meetings that do not recur in at least half of the iterations.
+    """Drop meetings that do not recur in at least half of the iterations.
 
-    End times that agree in only a few iterations agree by chance. Collectives with equal rank, kind
-    and order in different iterations form a series. If fewer than half of the collectives in a
+    End times that agree in only a few iterations do so by chance. Collectives with the same rank,
+    kind and order in different iterations form a series. If fewer than half of the collectives in a
     series have a meeting, every meeting with a member from this series is dropped.
 
     Args:
@@ -426,23 +428,23 @@ def match_by_ends(
     time: Timebase,
     max_size: Ints | None = None,
 ) -> Ints:
-    """Match collectives of equal kind and iteration that end together on all ranks of a cell.
+    """Match collectives of the same kind and iteration that end together on all ranks in a cell.
 
-    A cell is a group of ranks that may run the same collectives. Collectives of a cell meet if all
+    A cell is a group of ranks that may run the same collectives. Collectives in a cell meet if all
     of these conditions hold:
 
-    - The first and the last end time differ by at most the tolerance of the cell
+    - The first and last end times differ by no more than the cell's tolerance
       (:func:`_get_tolerance_ns`) plus a slack for long collectives (:func:`_get_slack_ns` of the
       shortest duration).
     - If the end times differ by more than ``LEAVE_NS``, at least one of the collectives ends
       without a partner outside the cell (:func:`_mask_outside_partners`).
-    - If the clocks of the cell are uncertain, the time between the ends is constant over iterations
+    - If the cell's clocks are uncertain, the time between the ends is constant over iterations
       (:func:`_is_steady`).
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each row in ``rows``, or -1 for a row in no cell.
+        cell: Cell of each row in ``rows``, or -1 for a row that is in no cell.
         members: Cell (row 0) and rank (row 1) of each member of a cell, shape (2, members).
         time: The common clock, along with each machine's uncertainty.
         max_size: For each cell, the number of ranks that must meet if the cell has more ranks. By
@@ -450,7 +452,7 @@ def match_by_ends(
 
     Returns:
         Meeting number of each collective, or -1 if not enough ranks end together with it. A meeting
-        can contain several rows of a rank, which are pieces of one collective
+        can contain several rows from one rank, which are pieces of a single collective
         (:func:`_add_pieces`).
     """
     meeting = np.full(len(collectives), NONE, np.int64)
@@ -466,7 +468,7 @@ def match_by_ends(
     tolerance_ns = tolerance_of_cell[clustered.cell] + _get_slack_ns(of_cluster.shortest_ns)
     spread_ns = of_cluster.last_end_ns - of_cluster.first_end_ns
     is_together = is_complete & (spread_ns <= tolerance_ns)
-    # Members that wait for long have a large slack, so a group can end together by chance.
+    # Members that wait for a long time have a large slack, so a group can end together by chance.
     has_partner = np.zeros(len(collectives), bool)
     has_partner[rows] = _mask_outside_partners(collectives, rows, cell, time)
     n_without = np.bincount(clustered.cluster, ~has_partner[clustered.row])[clustered.cluster]
@@ -500,7 +502,7 @@ def _mask_outside_partners(
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to compare.
-        cell: Cell of each row in ``rows``, or -1 for a row in no cell.
+        cell: Cell of each row in ``rows``, or -1 for a row that is in no cell.
         time: The common clock, with the machine of each rank.
     """
     machine = time.machine[collectives.rank[rows]]
@@ -523,7 +525,7 @@ def _mask_outside_partners(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Clustered(Table):
-    """Collectives divided into clusters that end together.
+    """Collectives, divided into clusters that end together.
 
     Attributes:
         row: Row of the collective in the table of all collectives.
@@ -538,7 +540,7 @@ class _Clustered(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ClusterEnds(Table):
-    """When the collectives in a cluster end, one row per cluster.
+    """When the collectives in each cluster end, one row per cluster.
 
     If a rank has several collectives in a cluster, only the last one to end is used.
 
@@ -556,14 +558,14 @@ class _ClusterEnds(Table):
 
 
 def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _ClusterEnds:
-    """Measure the end times, the shortest duration and the number of ranks of each cluster.
+    """Measure each cluster's end times, shortest duration and number of ranks.
 
     If a rank has several collectives in a cluster, they are pieces of one collective. Only the
     piece that ends last is used.
 
     Args:
         collectives: Collectives of all ranks.
-        clustered: Rows of the collectives, with their clusters.
+        clustered: Rows of the collectives, along with their clusters.
     """
     end_ns = collectives.end_ns[clustered.row]
     length_ns = end_ns - collectives.start_ns[clustered.row]
@@ -583,8 +585,8 @@ def _group_by_end(
     """Divide the collectives of each cell, iteration and kind into clusters that end together.
 
     The collectives are sorted by end time. A new cluster starts if the time since the previous end
-    exceeds the tolerance of the cell plus a slack (:func:`_get_slack_ns` of the shorter of the two
-    collectives). A cluster in which all ranks have equally many rows is divided further
+    exceeds the cell's tolerance plus a slack (:func:`_get_slack_ns` of the shorter of the two
+    collectives). A cluster in which all ranks have the same number of rows is divided further
     (:func:`_split_clusters`).
 
     Args:
@@ -610,10 +612,9 @@ def _group_by_end(
 
 
 def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
-    """Return the maximum difference in ns between the end times of one collective, for each cell.
+    """Return, for each cell, the maximum difference in ns between a collective's end times.
 
-    The result is -1 for a cell with a ``size`` of less than 2, and for a cell whose clocks cannot
-    be compared.
+    The result is -1 for a cell whose ``size`` is less than 2 or whose clocks cannot be compared.
 
     Args:
         time: The common clock, along with each machine's uncertainty.
@@ -627,7 +628,7 @@ def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
 
 
 def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
-    """Return the maximum difference in ns between the end times of a collective on several ranks.
+    """Return the maximum difference in ns between a collective's end times on several ranks.
 
     If all ranks are on one machine, the result is ``LEAVE_NS``. Otherwise, the two largest clock
     uncertainties of the machines are added, or the result is -1 if any of the clocks cannot be
@@ -648,17 +649,17 @@ def _get_slack_ns(length_ns: Ints) -> Ints:
     The additional tolerance is ``max(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)``.
 
     Args:
-        length_ns: Duration of each collective on the rank where it is shortest.
+        length_ns: Duration of each collective on the rank where it was shortest.
     """
     return np.maximum(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)
 
 
 def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
-    """Split clusters that contain several collectives of each rank.
+    """Split clusters that contain several collectives from each rank.
 
     Several collectives in quick succession may end within the tolerance and fall into one cluster.
-    If all ranks have equally many rows in a cluster, the n-th rows of all ranks, sorted by end
-    time, form a new cluster. Other clusters are not split.
+    If all ranks have the same number of rows in a cluster, the n-th rows of all ranks, sorted by
+    end time, form a new cluster. Other clusters are not split.
 
     Args:
         cluster: Cluster number of each row.
@@ -666,7 +667,7 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
         end_ns: End time of each row.
 
     Returns:
-        New cluster number of each row, counted from 0.
+        New zero-based cluster number of each row.
     """
     cluster_ranks = group_rows(cluster, rank)
     order = sort_rows(cluster_ranks.of_row, end_ns)
@@ -683,7 +684,7 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 def _is_steady(
     collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
 ) -> Bools:
-    """Return a mask that leaves out collectives that end together only by chance.
+    """Return a mask that excludes collectives that end together only by chance.
 
     If clocks are uncertain, many collectives end together by chance. The delay of a collective
     (from the first end among the members of its meeting to its own end) then varies over
@@ -707,7 +708,7 @@ def _is_steady(
 
 
 def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Add the earlier pieces of a collective to the meeting of its last piece.
+    """Add a collective's earlier pieces to the meeting of its last piece.
 
     A rank may record one collective as several consecutive rows, called pieces. A row without a
     meeting is a piece if both of these conditions hold:
@@ -743,15 +744,15 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: Ints) -> Ints:
-    """Return the meeting of each collective, or else of the next one in its chain with a meeting.
+    """Return each collective's meeting, or else the next meeting in its chain.
 
     Collectives of equal ``key`` form a chain if each starts at most ``_MAX_PIECE_GAP_NS`` after the
     previous one ends. The members of a chain may be pieces of one collective.
 
     Args:
         collectives: Collectives of all ranks.
-        key: Number of each collective, equal for collectives of the same rank, kind, iteration and
-            communicator.
+        key: Number of each collective, equal for collectives with the same rank, kind, iteration
+            and communicator.
         meeting: Meeting number of each collective, or -1 if it has none.
 
     Returns:
@@ -762,7 +763,7 @@ def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: I
     row, next_row = order[:-1], order[1:]
     gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
     is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
-    # For each row, find the first row at or after it that has a meeting or ends the chain.
+    # For each row, find the first row, at or after it, that has a meeting or ends the chain.
     position = np.arange(len(order))
     is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
     next_last = np.where(is_last, position, len(order))
@@ -773,7 +774,7 @@ def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: I
 def find_incomplete_collectives(
     collectives: CollectiveIntervals, exposed: RankIntervals
 ) -> Iterator[Limitation]:
-    """Yield limitations for collectives whose members are unknown, or were not all recorded.
+    """Yield limitations for collectives whose members are unknown or were not all recorded.
 
     The members of a group are certain if the group lists its ranks or has a unique name. At most
     two limitations are yielded, each with the number of affected rows (collectives of one rank):
@@ -783,12 +784,12 @@ def find_incomplete_collectives(
     2. Members that were not recorded: rows without a meeting in a group with certain members, and
        rows whose meeting has fewer ranks than the recorded size of the group.
 
-    Only rows that overlap ``exposed`` are counted. Rows without a meeting in groups of a single
-    rank are ignored.
+    Only rows that overlap ``exposed`` are counted. Rows without a meeting in single-rank groups are
+    ignored.
 
     Args:
         collectives: Collectives of all ranks, with their meetings.
-        exposed: Intervals of each rank in which only collectives ran.
+        exposed: Intervals on each rank in which only collectives ran.
     """
     groups, group, meeting = collectives.groups, collectives.group, collectives.meeting
     is_single = np.array([*(c.size == 1 for c in groups), False], bool)[group]
@@ -820,11 +821,11 @@ def find_incomplete_collectives(
 def _count_exposed(
     collectives: CollectiveIntervals, exposed: RankIntervals, is_counted: Bools
 ) -> int:
-    """Count the selected collectives that overlap a time in which only collectives ran.
+    """Count the selected collectives that overlap an interval in which only collectives ran.
 
     Args:
         collectives: Collectives of all ranks.
-        exposed: Intervals of each rank in which only collectives ran.
+        exposed: Intervals on each rank in which only collectives ran.
         is_counted: Mask of the collectives to count.
     """
     if not is_counted.any():

@@ -1,1 +1,1 @@
-"""Pairing: find which iterations of different ranks are the same iteration of the run."""
+"""Pairing: find which iterations on different ranks are the same iteration of the run."""

@@ -1,7 +1,8 @@
-"""Histories: iteration times of all ranks in arrays, to compare rank pairs at many shifts at once.
+"""Histories: all ranks' iteration times as arrays, to compare rank pairs at many shifts at once.
 
-Every array has as many columns as the largest number of iterations of any rank, and is padded with
-NaN. Under *shift* s, iteration i of the first rank is paired with iteration i - s of the second::
+The number of columns in every array is the largest number of iterations on any rank. Shorter rows
+are padded with NaN. Under *shift* s, iteration i of the first rank is paired with iteration i - s
+of the second::
 
     first rank     0    1    2    3
     shift 0        0    1    2    3      iterations of the second rank
@@ -33,8 +34,8 @@ _MAX_CELLS = 1 << 19
 class PassedOn(Table):
     """Forwards and backwards of all ranks that pass a microbatch on to another rank.
 
-    A row is an event that repeats in every iteration: one combination of rank, chunk, microbatch
-    and direction. Rows are sorted by rank.
+    A row is an event that repeats in every iteration: a combination of rank, chunk, microbatch and
+    direction. Rows are sorted by rank.
     """
 
     rank: Ints
@@ -52,14 +53,15 @@ class Histories:
         start_ns: Start of each iteration, shape (ranks, iterations).
         optimizer_ns: Start of the Optimizer in each iteration, shape (ranks, iterations). NaN if
             the iteration has no Optimizer.
-        shapes: Code for the numbers of F and B in each iteration, shape (ranks, iterations). NaN
-            for the first and the last iteration of a rank, which the capture may have cut.
+        shapes: Code that represents the F and B counts in each iteration, shape (ranks,
+            iterations). NaN for the first and the last iteration of a rank, which the capture may
+            have cut.
         length_ns: Mean iteration duration of each rank, shape (ranks,).
         recorded_ns: For each rank, the times of the first and the last kernel or call in its
             profile.
-        passed_on: The events: F and B whose times are compared between ranks.
-        ready_ns: Time at which the input of each event was available, shape
-            (len(passed_on) + 1, iterations). The last row is NaN, so that row -1 means no event.
+        passed_on: The events: F and B operations whose times are compared between ranks.
+        ready_ns: Time at which the input of each event was available, shape (len(passed_on) + 1,
+            iterations). The last row is NaN so that row -1 means no event.
         end_ns: End of each event, same shape as ``ready_ns``.
     """
 
@@ -81,7 +83,7 @@ class Histories:
 def build_histories(
     operations: Operations, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
-    """Build the iteration times of all ranks.
+    """Build the iteration times for all ranks.
 
     Only operations with a device span that belong to an iteration are used. The events are chosen
     by :func:`_select_events`. If an iteration contains no span, its start is the start of the next
@@ -119,7 +121,7 @@ def build_histories(
 
 
 def _select_events(operations: Operations, rows: Ints) -> Ints:
-    """Select the F, B and BW that are complete, not repeated, and on a known virtual stage.
+    """Select the complete, unrepeated F, B and BW operations whose virtual stage is known.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -133,7 +135,7 @@ def _select_events(operations: Operations, rows: Ints) -> Ints:
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
     """Return the earliest start of the given rows in each iteration of each rank.
 
-    The result has the given shape (ranks, iterations). The start is infinite for an iteration that
+    The result has the given shape (ranks, iterations). The start is infinite if the iteration
     contains none of the rows.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
@@ -145,18 +147,18 @@ def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int
 def _encode_shapes(
     operations: Operations, rows: Ints, counts: Ints, shape: tuple[int, int]
 ) -> Floats:
-    """Encode the numbers of forwards and backwards in each iteration as a single number.
+    """Encode the forward and backward counts in each iteration as a single number.
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the F and B to count.
+        rows: Rows of the F and B operations to count.
         counts: Number of iterations on each rank.
         shape: Number of ranks and maximum number of iterations.
 
     Returns:
         Code of each iteration on each rank, shape (ranks, iterations). Iterations with the same
-        numbers of forwards and backwards have the same code. The code is NaN for the first and
-        the last iteration of a rank, which the capture may have cut, and after the last iteration.
+        forward and backward counts have the same code. The code is NaN for the first and the last
+        iteration of a rank, which the capture may have cut, and after the last iteration.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)
@@ -176,7 +178,7 @@ def _collect_events(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the F and B.
+        rows: Rows of the F and B operations.
         ready_ns: Time at which the input of each operation was available, or ``NEVER`` if unknown.
         n_iterations: Number of iterations.
 
@@ -184,7 +186,7 @@ def _collect_events(
         passed_on: The events, sorted by rank.
         ready: Time at which the input of each event was available, shape
             (events + 1, iterations). NaN if unknown. The last row is NaN.
-        end: End of each event, with the same shape and the same last row.
+        end: End of each event, with the same shape and the same kind of last row.
     """
     iteration = operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)
@@ -215,8 +217,8 @@ class CommonEvents:
     the waiting rank is available, which bounds the difference between the two clocks.
 
     Attributes:
-        a_ns: Time of the event on rank a: the end of its operation if it leads, or else the time at
-            which its input was available. NaN if unknown.
+        a_ns: Time of the event on rank a: the end of its operation if rank a leads, or else the
+            time at which its input was available. NaN if unknown.
         b_ns: Time of the event on rank b, defined in the same way. Includes the correction given to
             :func:`list_batches`.
         a_end_ns: End of the operation on rank a.
@@ -235,7 +237,7 @@ class CommonEvents:
         return CommonEvents(*(column[pairs] for column in vars(self).values()))
 
     def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the lower and upper bounds of b's clock correction in each iteration.
+        """Return the lower and upper bounds on rank b's clock correction in each iteration.
 
         Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no event
         determines it.
@@ -243,7 +245,7 @@ class CommonEvents:
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
     def compute_loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the tightest bounds of b's correction over all iterations, from end times alone.
+        """Return the tightest bounds on b's correction over all iterations, using only end times.
 
         Bounds from end times are valid even if a span begins with kernels that need no input. The
         lower and the upper bound both have shape (pairs, shifts). A bound is infinite if no event
@@ -253,7 +255,7 @@ class CommonEvents:
         return lower.max(axis=2, initial=-np.inf), upper.min(axis=2, initial=np.inf)
 
     def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the tightest lower and upper bounds from all events of each iteration.
+        """Return the tightest lower and upper bounds from all events in each iteration.
 
         ``a_ns - b_ns`` is a lower bound in events in which rank a leads, and an upper bound in all
         other events. Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no
@@ -280,10 +282,10 @@ class CommonEvents:
 
 
 def shift_values(values: Floats, shifts: Ints) -> Floats:
-    """Shift values along the iterations by each shift.
+    """Shift values along the iteration axis by each of several shifts.
 
     Args:
-        values: Values of iterations, shape (pairs, iterations, ...).
+        values: One value per iteration, shape (pairs, iterations, ...).
         shifts: Numbers of iterations to shift by. Positive shifts move values to later iterations.
 
     Returns:
@@ -300,10 +302,10 @@ def shift_values(values: Floats, shifts: Ints) -> Floats:
 def list_batches(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
 ) -> Iterator[tuple[Ints, CommonEvents | None]]:
-    """Yield the rank pairs in batches that fit in memory, with their common events.
+    """Yield the rank pairs in batches that fit in memory, along with their common events.
 
-    A batch contains either only replica pairs, or only pairs that pass microbatches to each
-    other. Batches of replicas come last.
+    A batch contains either only replica pairs or only pairs that pass microbatches to each other.
+    Batches of replicas come last.
 
     Args:
         histories: Iteration times of all ranks.
@@ -336,7 +338,7 @@ def list_batches(
 def _find_common_events(
     histories: Histories, event_start: Ints, first: Ints, second: Ints, by_ns: Ints
 ) -> CommonEvents:
-    """Find the events of each rank pair: both run the same chunk, microbatch and direction.
+    """Find each rank pair's common events, which have the same chunk, microbatch and direction.
 
     In forwards, the rank on the smaller virtual stage leads. In backwards, the rank on the larger
     virtual stage leads.
@@ -363,7 +365,7 @@ def _find_common_events(
 
 
 def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints) -> Ints:
-    """Choose up to ``_MAX_EVENTS`` common events of each pair, sampled evenly.
+    """Choose up to ``_MAX_EVENTS`` common events for each pair, sampled evenly.
 
     Args:
         table: Events of all ranks.
@@ -373,8 +375,8 @@ def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints
         second: Second rank in each pair.
 
     Returns:
-        Row in ``table`` of each event on the first and on the second rank, shape
-        (2, pairs, events). Pairs with fewer events are padded with ``len(table)``.
+        Row in ``table`` of each event on the first and the second rank, shape (2, pairs, events).
+        Pairs with fewer events are padded with ``len(table)``.
     """
     pair, a_row, b_row = _match_events(table, event_start, first, second)
     n_common = np.bincount(pair, minlength=len(first))
@@ -390,7 +392,7 @@ def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints
 def _match_events(
     table: PassedOn, event_start: Ints, first: Ints, second: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Match the events of both ranks of each pair by chunk, microbatch and direction.
+    """Match the events of the two ranks in each pair by chunk, microbatch and direction.
 
     Args:
         table: Events of all ranks.

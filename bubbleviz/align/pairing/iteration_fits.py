@@ -1,4 +1,4 @@
-"""Iteration fits: evidence for a shift between two ranks, from how well their times agree.
+"""Iteration fits: evidence for a shift between two ranks, based on how well their times agree.
 
 Ranks that wait for each other have long and short iterations at the same time. If iterations are
 paired correctly, the time from an event to the same event of the next iteration (a *step*) is
@@ -11,7 +11,7 @@ much as any two steps of one rank do::
 
 All shifts are tested at once:
 
-1. Compute the steps of both ranks, with the typical step subtracted (``_compute_steps``).
+1. Compute both ranks' steps, with the typical step subtracted (``_compute_steps``).
 2. Compare every step of rank a with every step of rank b (``_compare_all``). Two steps differ by a
    mean over the events of the iteration (the *level*) and a variance (the *scatter*).
 3. Read the diagonal of each shift from this matrix (``_select_diagonals``) and average the squares
@@ -25,14 +25,14 @@ All shifts are tested at once:
                     3    3    2    1    0
 
 4. Compare each rank with itself in the same way (``_measure_null``). Under the null hypothesis, two
-   ranks differ as much as different iterations of one rank.
-5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely such a small
-   mean square on its diagonal is under the null hypothesis.
+   ranks differ as much as different iterations on one rank do.
+5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely it is, under
+   the null hypothesis, to find such a small mean square on the shift's diagonal.
 6. Limit the evidence by a nonparametric test (``_match_surprisal``), because iteration times follow
    no known distribution.
 
-Only durations are compared, and each duration is measured with one clock. The clocks of the two
-ranks need not agree.
+Only durations are compared, and each duration is measured with a single clock, so the clocks of the
+two ranks need not agree.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _GRAIN_NS = 200.0
 _TRIM_ONE, _TRIM_TWO = 3, 6
 #: Maximum degrees of freedom of the scatter (the variance of step differences over the events).
 _MAX_SCATTER_DOF = 4
-#: Penalty, in nats, for using the largest of several evidence values for the same data.
+#: Penalty, in nats, for using the largest of several evidence values computed from the same data.
 _CHOICE_PENALTY = math.log(2)
-#: Maximum evidence, in nats, from the distance of a step to its nearest neighbor.
+#: Maximum evidence, in nats, from the distance between a step and its nearest neighbor.
 _MAX_OUTLIER_EVIDENCE = 3.0
 #: Maximum evidence for a shift, and maximum evidence of a single F test, in nats.
 _MAX_EVIDENCE = 60.0
-#: Means, and the number of values (or degrees of freedom) of each mean. The number is 0 if the mean
-#: is unavailable.
+#: Means, and the number of values (or degrees of freedom) for each mean. The number is 0 if the
+#: mean is unavailable.
 _Means = tuple[Floats, Ints]
 
 
 @dataclass(frozen=True)
 class _Differences:
-    """Differences between every step of rank a and every step of rank b.
+    """Differences between every step on rank a and every step on rank b.
 
     A step is the time from an event to the same event of the next iteration. Rank a and rank b may
     be the same rank.
@@ -83,7 +83,7 @@ class _Differences:
 
 @dataclass(frozen=True)
 class _NullStatistics:
-    """Mean square differences between steps of one rank, shape (pairs, steps).
+    """Mean square differences between steps on the same rank, shape (pairs, steps).
 
     Column 0 covers all pairs of different steps. Column k > 0 covers the pairs that are k
     iterations apart.
@@ -103,7 +103,7 @@ class _NullStatistics:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """How much the steps of two ranks differ at each candidate shift, for rank pairs.
+    """How much the steps of the two ranks in each pair differ at each candidate shift.
 
     A step is the time from an event to the same event of the next iteration. The difference between
     two steps has a level (the mean over the events) and a scatter (the variance over the events).
@@ -114,9 +114,9 @@ class StepComparison:
             drift added as noise or subtracted (:func:`_compute_mean_squares`).
         scatters: Means of the scatter and their numbers of values, each of shape (pairs, shifts),
             with and without the largest values. Empty if scatters are not compared.
-        null: Statistics of the differences between different iterations of one rank.
+        null: Statistics of the differences between different iterations on one rank.
         scatter_dof: Degrees of freedom of the scatter of one pair of steps.
-        max_evidence: Upper bound of the evidence for each shift in nats, shape (pairs, shifts).
+        max_evidence: Upper bound on the evidence for each shift in nats, shape (pairs, shifts).
     """
 
     levels: tuple[_Means, ...]
@@ -126,30 +126,30 @@ class StepComparison:
     max_evidence: Floats
 
     def compute_evidence(self, lags: Ints | None = None, shift_index: Ints | None = None) -> Floats:
-        """Compute the evidence for each shift: how unlikely its agreement is by chance, in nats.
+        """Compute the evidence for each shift, in nats: how unlikely its agreement is by chance.
 
-        The evidence is -log of the probability, under the null hypothesis, that steps agree at
-        least as well. The null hypothesis says that paired steps belong to different iterations, so
-        they differ as much as two steps of one rank. If iterations repeat a pattern, steps that are
-        a period apart are nearly equal. If ``lags`` is given, the null hypothesis therefore uses
-        only steps that are ``lags`` iterations apart.
+        The evidence is the negated logarithm of the probability that, under the null hypothesis,
+        steps agree at least this well. The null hypothesis says that paired steps belong to
+        different iterations, so they differ as much as two steps of one rank. If iterations repeat
+        a pattern, steps that are a period apart are nearly equal. If ``lags`` is given, the null
+        hypothesis therefore uses only steps that are ``lags`` iterations apart.
 
         1. Each variant of ``levels`` is tested against the null level. If ``scatter_dof`` is
            positive, it is also tested against the smaller of the null level and the null scatter,
-           because with few iterations the scatter shows better how much a step varies.
+           because with few iterations the scatter is a better measure of how much a step varies.
         2. Each variant of ``scatters`` is tested against the null scatter.
         3. The largest evidence from levels and the largest from scatters are each reduced by a
-           penalty for the choice (:func:`_choose_largest`). If both are available, their sum ``s``
-           becomes ``s - log(1 + s)``.
+           penalty for choosing the largest (:func:`_choose_largest`). If both are available, their
+           sum ``s`` becomes ``s - log(1 + s)``.
         4. The result is limited to ``max_evidence`` and ``_MAX_EVIDENCE``.
 
         Args:
             lags: Columns of the null statistics to test each shift against, shape (pairs, shifts):
                 a distance in iterations, or 0 for any two different steps. By default, column 0
                 is used for all shifts.
-            shift_index: Index of the only shift to test for each pair, shape (pairs,). Column k of
-                the result is then the evidence for this shift, tested against column k of ``lags``.
-                By default, each shift is tested.
+            shift_index: Index of the single shift to test for each pair, shape (pairs,). Column k
+                of the result is then the evidence for this shift, tested against column k of
+                ``lags``. By default, each shift is tested.
 
         Returns:
             Evidence in nats, shape (pairs, shifts), never negative. The evidence is 0 if no steps
@@ -187,7 +187,7 @@ class StepComparison:
 
 
 def _select_shift(means: tuple[_Means, ...], shift_index: Ints) -> tuple[_Means, ...]:
-    """Select the means and counts of one shift per pair, each of shape (pairs, 1)."""
+    """Select the means and counts for one shift per pair, each of shape (pairs, 1)."""
     index = shift_index[:, None]
     return tuple(
         (np.take_along_axis(mean, index, axis=1), np.take_along_axis(count, index, axis=1))
@@ -198,11 +198,11 @@ def _select_shift(means: tuple[_Means, ...], shift_index: Ints) -> tuple[_Means,
 def compare_steps(
     a_ns: Floats, b_ns: Floats, shifts: Ints, bounds: tuple[Floats, Floats] | None = None
 ) -> list[StepComparison]:
-    """Compare the steps of rank pairs (a, b) for each candidate shift.
+    """Compare the steps of the ranks in each pair (a, b) for each candidate shift.
 
     A step is the time from an event to the same event of the next iteration. For each shift, step i
-    of rank a is compared with step i - shift of rank b. The result contains statistics of their
-    differences, and of the differences between steps of the same rank.
+    of rank a is compared with step i - shift of rank b. The result contains statistics of these
+    differences and of the differences between steps on the same rank.
 
     Args:
         a_ns: Event times in ns on the first rank in each pair, shape (pairs, iterations, events).
@@ -210,9 +210,9 @@ def compare_steps(
         b_ns: Times of the same events on the second rank in each pair, same shape as ``a_ns``.
         shifts: Candidate shifts, shape (shifts,). Iteration i of rank a is paired with iteration
             i - shift of rank b.
-        bounds: Lower and upper bounds in ns of rank b's clock correction, each of shape
-            (pairs, shifts, iterations of a). An infinite value means no bound. By default, event
-            times alone are compared.
+        bounds: Lower and upper bounds on rank b's clock correction in ns, each of shape (pairs,
+            shifts, iterations of a). An infinite value means no bound. By default, only event times
+            are compared.
 
     Returns:
         A list with the comparison of the event times. If ``bounds`` is given, the list also
@@ -246,13 +246,13 @@ def _compare_midpoints(
     typical_ns: Floats,
     shifts: Ints,
 ) -> tuple[tuple[_Means, ...], Floats]:
-    """Measure how steady the midpoint between the bounds of a clock correction is at each shift.
+    """Measure how steady the midpoint between the bounds on a clock correction is at each shift.
 
-    If iterations are paired correctly, the midpoint hardly changes from iteration to iteration.
+    If iterations are paired correctly, the midpoint hardly changes from one iteration to the next.
 
     Args:
-        bounds: Lower and upper bounds of rank b's clock correction, each of shape
-            (pairs, shifts, iterations of a).
+        bounds: Lower and upper bounds on rank b's clock correction, each of shape (pairs, shifts,
+            iterations of a).
         within_level_ns: Mean differences between the steps of rank a, and between the steps of
             rank b, each of shape (pairs, steps, steps).
         typical_ns: Median step of each pair in ns, shape (pairs,).
@@ -260,7 +260,7 @@ def _compare_midpoints(
 
     Returns:
         levels: Mean squared changes of the midpoint, as in :class:`StepComparison`.
-        max_evidence: Upper bound of the evidence for each shift in nats, shape (pairs, shifts).
+        max_evidence: Upper bound on the evidence for each shift in nats, shape (pairs, shifts).
     """
     changes_ns = _compute_midpoint_steps(bounds)
     cross_ns = _fill_diagonals(changes_ns, within_level_ns[0].shape, shifts)
@@ -295,7 +295,7 @@ def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _compute_midpoint_steps(bounds: tuple[Floats, Floats]) -> Floats:
-    """Compute by how much the midpoint between two bounds changes from iteration to iteration.
+    """Compute how much the midpoint between two bounds changes from one iteration to the next.
 
     Args:
         bounds: Lower and upper bounds, each of shape (pairs, shifts, iterations).
@@ -312,7 +312,7 @@ def _compute_midpoint_steps(bounds: tuple[Floats, Floats]) -> Floats:
 def _bound_evidence(
     cross_sq: Floats, within_sq: tuple[Floats, Floats], shifts: Ints, dof: int
 ) -> Floats:
-    """Return an upper bound of the evidence for each shift, in nats, shape (pairs, shifts).
+    """Return an upper bound on the evidence for each shift, in nats, shape (pairs, shifts).
 
     The bound is the sum of the surprisals of the paired steps (how surprising it is that they are
     so similar). The surprisal of a pair of steps is computed relative to each of the two ranks
@@ -320,7 +320,7 @@ def _bound_evidence(
     nothing.
 
     Args:
-        cross_sq: Mean square difference between each step of rank a and each step of rank b, shape
+        cross_sq: Mean square difference between each step on rank a and each step on rank b, shape
             (pairs, steps of a, steps of b).
         within_sq: Mean square differences between the steps of rank a, and between the steps of
             rank b, each of shape (pairs, steps, steps).
@@ -334,7 +334,7 @@ def _bound_evidence(
 
 
 def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
-    """Return the squares of the levels after subtracting the maximum clock drift of one step.
+    """Return the squares of the levels after subtracting the maximum clock drift during one step.
 
     The maximum drift is ``DRIFT`` times the typical step. Levels that do not exceed it become 0.
 
@@ -351,10 +351,10 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
 
     The null hypothesis is that step j of the other rank has nothing to do with step i of this rank.
     An empirical distribution is used, because iteration times follow no known distribution:
-    training iterations may agree to the nanosecond while an evaluation takes much longer. Therefore
-    step j is ranked among the n other steps of *this* rank by its distance to step i. The surprisal
-    depends on the number of steps that are closer to step i than step j is (``n_closer``, including
-    ties)::
+    training iterations may agree to the nanosecond while an evaluation takes much longer.
+    Therefore, step j is ranked among the n other steps on *this* rank by its distance from step i.
+    The surprisal depends on the number of steps that are closer to step i than step j is
+    (``n_closer``, including ties)::
 
         n_closer > 0    log((n + 1) / n_closer)
         n_closer == 0   log(n + 1) + volume term, which grows the closer j is to i
@@ -390,17 +390,17 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
 
 
 def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
-    """Return how much closer the match of a step is than its neighbor, as log ratio of volumes.
+    """Return how much closer a step's match is than its neighbor, as the log ratio of two volumes.
 
-    The neighbor of a step is the most similar other step of the same rank, and the match is the
-    step of the other rank. In ``dof`` dimensions, the volume within a distance grows as
-    distance ** dof. With the resolution of timestamps (``_GRAIN_NS``), the log ratio is::
+    A step's neighbor is the most similar other step on the same rank, and its match is the step on
+    the other rank. In ``dof`` dimensions, the volume within a distance grows as distance ** dof.
+    With the resolution of timestamps (``_GRAIN_NS``), the log ratio is::
 
         log((neighbor_sq + _GRAIN_NS**2) / (cross_sq + _GRAIN_NS**2)) * dof / 2
 
-    The neighbor of an outlier says little about how much similar steps vary, so the log ratio is
-    limited to ``_MAX_OUTLIER_EVIDENCE``. The log ratio is also computed with the distance between
-    the two closest steps of the rank in place of ``neighbor_sq``. The larger value is returned.
+    An outlier's neighbor says little about how much similar steps vary, so the log ratio is limited
+    to ``_MAX_OUTLIER_EVIDENCE``. The log ratio is also computed with the distance between the two
+    closest steps of the rank in place of ``neighbor_sq``. The larger value is returned.
 
     Args:
         cross_sq: Mean square differences between the ranks, shape (pairs, n_i, n_j).
@@ -420,9 +420,9 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
 
 
 def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
-    """Compute the mean squared level of each shift in four variants.
+    """Compute the mean squared level for each shift in four variants.
 
-    A drifting clock changes all steps of a rank by the same factor. The maximum drift is ``DRIFT``
+    A drifting clock changes all steps on a rank by the same factor. The maximum drift is ``DRIFT``
     times the typical step. The variants are:
 
     1. The square of the maximum drift is added to the mean square, as noise.
@@ -451,12 +451,12 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """Measure how much the steps of a rank differ from each other, for each rank pair.
+    """For each rank pair, measure how much the steps of each rank differ from one another.
 
-    The steps of ranks that wait for each other vary together, so the differences of the two ranks
+    The steps of ranks that wait for each other vary together, so the differences on the two ranks
     are not independent. For each lag (number of iterations between two steps), the smaller mean of
-    the two ranks is used. The degrees of freedom are the larger number of differences of the two
-    ranks, but at most the number of steps of the first rank.
+    the two ranks is used. The degrees of freedom are the larger of the two ranks' numbers of
+    differences, but no more than the number of steps on the first rank.
 
     Lags at which either rank has fewer than ``_TRIM_ONE`` differences get the degrees of freedom of
     column 0 (any two steps).
@@ -480,7 +480,7 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
 
 
 def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
-    """Compute mean squares of the differences between steps of one rank, for each lag.
+    """Compute the mean squared differences between steps on one rank, for each lag.
 
     A lag is the number of iterations between two steps.
 
@@ -494,7 +494,7 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
             the mean of column 0, because few values do not show a repeating pattern.
         scatter: Trimmed mean of the scatter (variance of the differences between two steps), with
             the same shape and columns as ``level_sq``.
-        count: Number of levels that each column covers, same shape as ``level_sq``.
+        count: Number of levels covered by each column, same shape as ``level_sq``.
     """
     n_steps = within.level_ns.shape[1]
     is_upper = np.triu(np.ones((n_steps, n_steps), bool), 1)
@@ -524,7 +524,7 @@ def _is_sparse(count: Ints) -> Bools:
 
 
 def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
-    """Compare every step of one rank with every step of another by matrix products.
+    """Compare every step on one rank with every step on another, using matrix products.
 
     The level of two steps is the mean of ``a - b`` over their common events, and the scatter is the
     population variance of ``a - b``. Let n be the largest number of common events of any two steps
@@ -548,7 +548,7 @@ def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
 
 
 def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
-    """Select the diagonal of each shift from a matrix over the steps of two ranks.
+    """Select each shift's diagonal from a matrix over the steps of two ranks.
 
     Args:
         matrix: Value for each step of rank a and each step of rank b, shape
@@ -581,7 +581,7 @@ def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Flo
 
 
 def _index_diagonals(shape: tuple[int, ...], shifts: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the row and the column of each cell on the diagonals, and whether the cell exists.
+    """Return the row and column of each cell on the diagonals, and whether the cell exists.
 
     All three arrays have shape (shifts, steps of a). The column is ``row - shift``, or 0 if this
     column is outside the matrix.
@@ -622,7 +622,7 @@ def _compute_means(values: Floats) -> tuple[_Means, _Means]:
     NaNs are ignored. Each mean is returned with the number of values that it averages. The second
     mean leaves out the largest value, or the two largest if there are ``_TRIM_TWO`` or more values.
     If a clock was set once, a single step is too long, and the second mean leaves it out. With
-    fewer than ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
+    fewer than ``_TRIM_ONE`` values, the second mean is unavailable and its count is 0.
     """
     count = _count(values)
     n_trimmed = np.where(count < _TRIM_ONE, 0, np.where(count < _TRIM_TWO, 1, 2))
@@ -652,7 +652,7 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 
 
 def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
-    """Return the surprisal of a mean square this small under the null hypothesis, in nats.
+    """Return the surprisal, in nats, of a mean square this small under the null hypothesis.
 
     The surprisal is the negated logarithm of the lower tail of Fisher's F distribution, for the
     ratio of the two mean squares. The squared resolution of timestamps (``_GRAIN_NS``) is added to

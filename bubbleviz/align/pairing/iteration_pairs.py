@@ -1,8 +1,8 @@
-"""Pairing: find which iterations of different ranks are the same iteration of the run.
+"""Pairing: find which iterations on different ranks are the same iteration of the run.
 
 Iterations with equal names are the same. Without names, the iterations of two ranks are paired by
-their order. If the capture of one rank began later, its iteration numbers are shifted against those
-of other ranks. If data dependencies do not show the size of this shift, the pairing is unknown.
+their order. If one rank's capture began later, its iteration numbers are shifted relative to those
+of the other ranks. If data dependencies do not show the size of this shift, the pairing is unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 
 
 def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Give equal numbers to the iterations of different ranks that are the same iteration.
+    """Give equal numbers to iterations on different ranks that are the same iteration.
 
     If every working rank has a forward or backward that names its iteration, iterations are paired
     by name. Otherwise, they are paired by order. The pairing is reported as unknown if the range
@@ -58,7 +58,7 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 
     Returns:
         The recordings with ``common_iteration``, the attributes that describe it, and the
-        limitations of the pairing.
+        limitations on the pairing.
     """
     named_ranks = find_distinct_rows(
         recordings.operations.rank, mask=recordings.works & (recordings.named_iteration >= 0)
@@ -74,10 +74,10 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 
 
 def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
-    """Pair iterations by their order, and by their times if the order does not decide.
+    """Pair iterations by their order, or by their times if the order is inconclusive.
 
-    Iterations are first paired by order, with the shifts of :func:`_find_shifts`. This pairing is
-    in doubt if a shift is unknown, or if ranks have different numbers of iterations:
+    Iterations are first paired by order, using the shifts from :func:`_find_shifts`. This pairing
+    is in doubt if a shift is unknown, or if ranks have different numbers of iterations:
 
     - If all ranks are on one clock, a pairing in doubt is replaced by a numbering by time, provided
       that data dependencies confirm the numbering (:func:`_find_fitting_times`).
@@ -87,7 +87,7 @@ def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tupl
     Returns:
         recordings: The recordings with paired iterations. ``paired`` is False if the pairing is
             unknown or not accepted.
-        links: Links that joined the clocks of machines, or else the closest candidates.
+        links: Links that joined machine clocks, or else the closest candidates.
     """
     operations = recordings.operations
     working = find_distinct(operations.rank[recordings.works & (operations.has_span == 1)])
@@ -114,7 +114,7 @@ def _build_histories(
     """Build the iteration times of all ranks.
 
     Args:
-        recordings: The recordings, with the start and end time of each.
+        recordings: The recordings, with each one's start and end time.
         operations: Operations of the recordings, possibly with changed iteration numbers.
         ready_ns: Time at which the input of each operation was available, or ``NEVER``.
     """
@@ -134,8 +134,8 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
         ready_ns: Time at which the input of each operation was available, or ``NEVER``.
 
     Returns:
-        Iteration of each operation over all ranks, or -1 if it belongs to none. None if no
-        numbering is confirmed.
+        Common iteration of each operation, or -1 if it belongs to none. None if no numbering is
+        confirmed.
     """
     operations = recordings.operations
     for by_time in _number_by_times(operations, recordings.works):
@@ -148,7 +148,7 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
 
 
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
-    """Set the common iterations: the iterations in which any rank works, numbered from 0.
+    """Set the common iterations: the iterations in which any rank works, numbered from zero.
 
     A rank works in an iteration if it runs a forward or backward. An iteration in which no rank
     works (only an Optimizer) gets the number of the previous common iteration, or -1 if there is
@@ -178,7 +178,7 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
 
 
 def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
-    """Yield masks of operations whose times show which iterations of ranks belong together.
+    """Yield masks of the operations whose times show which iterations belong together.
 
     1. All backwards. This mask is only yielded if every iteration of every rank has a backward.
     2. All forwards and backwards. This mask is less reliable because, after iterations without
@@ -210,8 +210,8 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
         works: Mask of the forwards and backwards.
 
     Yields:
-        Iteration of each operation over all ranks, or -1 if it belongs to none. Nothing is yielded
-        if iterations do not match in time.
+        Common iteration of each operation, or -1 if it belongs to none. Nothing is yielded if
+        iterations do not match in time.
     """
     has_iteration = operations.iteration >= 0
     if not has_iteration.any():
@@ -240,7 +240,7 @@ def _agrees_with_times(
         operations: Operations of all ranks, with iterations numbered per rank.
         works: Mask of the forwards and backwards.
         iteration: Iteration of each operation, with numbers that mean the same on all ranks.
-        offset_ns: Correction in ns to add to the clock of each rank.
+        offset_ns: Correction in ns to add to each rank's clock.
     """
     moved_ns = offset_ns[operations.rank]
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
@@ -258,9 +258,9 @@ def _find_shifts(
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that align the iterations of all ranks.
 
-    1. Ranks are divided into pairs to compare (:func:`_pair_neighbors`).
-    2. Machines are linked (:func:`link_machines`), which gives a correction for the clock of each
-       linked machine.
+    1. The rank pairs to compare are chosen (:func:`_pair_neighbors`).
+    2. Machines are linked (:func:`link_machines`), which yields a correction for each linked
+       machine's clock.
     3. A shift is computed for each rank pair on one machine or on two linked machines.
     4. The shifts are added up along the pairs. An unknown shift is treated as 0.
 
@@ -276,8 +276,8 @@ def _find_shifts(
         offset_ns: Correction in ns to add to each machine's clock, or 0 if the machine is not
             linked.
         is_known: Whether the shifts of all pairs are known.
-        links: Links that joined the clocks of machines, or else the closest candidates. There is at
-            most one for each machine except the reference machine.
+        links: Links that joined machine clocks, or else the closest candidates. There is at most
+            one for each machine except the reference machine.
     """
     machine = recordings.machine_of_rank
     neighbors = _list_neighbors(recordings, working)
@@ -297,13 +297,13 @@ def _find_shifts(
 def _find_comparable_shifts(
     histories: Histories, neighbors: _Neighbors, by_ns: Ints, is_comparable: Bools
 ) -> list[int | None]:
-    """Find the shift of each rank pair whose clocks can be compared.
+    """Find the shift for each rank pair whose clocks can be compared.
 
     Args:
         histories: Iteration times of all ranks.
         neighbors: Rank pairs to compare.
-        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
-            clock of the first.
+        by_ns: For each pair, the correction in ns that converts the second rank's clock to the
+            first rank's clock.
         is_comparable: Mask of the pairs on one machine or on two linked machines.
 
     Returns:
@@ -320,7 +320,7 @@ def _find_comparable_shifts(
 
 
 def _add_shifts(neighbors: _Neighbors, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
-    """Add up the shifts of rank pairs to one shift per rank.
+    """Add up the shifts of rank pairs to get one shift per rank.
 
     The shift of the second rank of a pair is the shift of the first rank plus the shift of the
     pair.
@@ -328,7 +328,7 @@ def _add_shifts(neighbors: _Neighbors, shift_of_pair: Sequence[int | None], n_ra
     Args:
         neighbors: Rank pairs. The first rank in each pair is either the reference rank, or the
             second rank of an earlier pair.
-        shift_of_pair: Shift of the second rank against the first rank in each pair. None means
+        shift_of_pair: Shift of the second rank relative to the first in each pair. None means
             unknown and is treated as 0.
         n_ranks: Number of ranks.
 
@@ -358,14 +358,14 @@ def _list_neighbors(recordings: JoinedRecordings, working: Ints) -> _Neighbors:
     n_stages = np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
     unknown_last = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
     order = sort_rows(-n_stages[pipeline + 1][working], pipeline[working], unknown_last)
-    # Early stages of a run that only goes forward may be iterations ahead of late stages.
+    # In a forward-only run, early stages may be several iterations ahead of late stages.
     is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(recordings.operations.phase) != INFERENCE)
     in_step = np.where(is_loose, recordings.machine_of_rank, NONE)
     return _pair_neighbors(working[order], pipeline, stage, in_step)
 
 
 def _pair_neighbors(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbors:
-    """Return the rank pairs to compare: each rank with the previous rank of the same pipeline.
+    """Return the rank pairs to compare: each rank with the previous rank in the same pipeline.
 
     The first rank of a pipeline has no previous rank. Such a rank is compared with the first rank
     in ``order`` on the same stage, or with the first rank in ``order`` if it is itself the first on
@@ -429,7 +429,7 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
 def _match_named_iterations(
     rank: Ints, iteration: Ints, number: Ints, is_idle: Bools
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Match iterations of different ranks by name, or by their distance from a named iteration.
+    """Match iterations on different ranks by name, or by their distance from a named iteration.
 
     Two iterations match if they have the same distance from the same named iteration. All arguments
     have one entry per (rank, iteration), sorted by rank and iteration.
@@ -459,7 +459,7 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the iteration number in names for each (rank, iteration), and which are idle.
+    """Return the iteration number in names for each (rank, iteration), and which ones are idle.
 
     Args:
         iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.
@@ -471,7 +471,7 @@ def _find_names(
         number: For each (rank, iteration), the largest number in the names of its forwards and
             backwards. If there are no forwards and backwards, the largest number in the name of any
             operation is used. The number is -1 if no name contains one.
-        is_idle: Mask of each (rank, iteration) without a forward or backward.
+        is_idle: Mask of the (rank, iteration) pairs without a forward or backward.
     """
     n_owners = int(owner.max(initial=NONE)) + 1
     _, number = group_extents(
@@ -564,8 +564,8 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
 
     Returns:
         anchor: Number of the nearest named iteration.
-        away: Distance from the nearest named iteration in iterations. The distance is negative for
-            iterations before the named one.
+        away: Distance from the nearest named iteration, in iterations. Negative for iterations
+            before it.
     """
     row = np.arange(len(rank))
     start = np.searchsorted(rank, rank)
@@ -590,7 +590,7 @@ def _name_iteration(number: int, away: int) -> str:
     return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
-#: Minimum evidence, in nats, from comparing iteration times. Weaker evidence is not mentioned.
+#: Minimum evidence, in nats, from comparing iteration times. Weaker evidence is not reported.
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, capture times, counts and UTC"
 _TO_TELL = (
@@ -600,14 +600,14 @@ _TO_TELL = (
 
 
 def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
-    """Yield a limitation if iterations are not paired, or if links had to pair them across hosts.
+    """Yield a limitation if iterations are unpaired, or if links had to pair them across hosts.
 
     The limitation names the least certain link, which has the smallest margin. If iterations are
     not paired, only undecided links are considered.
 
     Args:
         recordings: The recordings after pairing.
-        links: Links that joined the clocks of machines, or else the closest candidates.
+        links: Links that joined machine clocks, or else the closest candidates.
     """
     links = sorted(links, key=lambda link: link.margin)
     undecided = [link for link in links if not link.decided]

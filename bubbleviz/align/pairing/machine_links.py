@@ -1,19 +1,19 @@
-"""Machine links: find which iterations of two machines are the same, from all evidence.
+"""Machine links: find which iterations on two machines are the same, using all evidence.
 
-The clocks of two machines agree except for the error of NTP, or not at all. Therefore every shift
-of their iterations is compared with every other shift. Evidence is measured in nats (factors of e
-in likelihood). Evidence for a shift:
+The clocks of two machines agree to within the error of NTP, or not at all. Therefore every shift of
+their iterations is compared with every other shift. Evidence is measured in nats (factors of e in
+likelihood). Evidence for a shift includes:
 
 - The lengths of paired iterations agree, event by event (see ``align.pairing.iteration_fits``).
-- Paired iterations have the same unusual numbers of forwards and backwards.
+- Paired iterations have the same unusual forward and backward counts.
 - The captures have equal numbers of iterations, and the shift is 0.
 
-Evidence against a shift:
+Evidence against a shift includes:
 
 - No offset between the clocks satisfies all data dependencies.
-- Paired iterations have different numbers of forwards and backwards.
-- A capture began long before its first iteration, or ended long after its last iteration, although
-  it should contain more iterations according to the shift.
+- Paired iterations have different forward and backward counts.
+- A capture began long before its first iteration, or ended long after its last one, although
+  according to the shift it should contain more iterations.
 - The shift requires a large correction of UTC clocks.
 
 Each machine is linked to an already linked machine by a rank pair whose iterations can be
@@ -56,7 +56,7 @@ class Link:
         rival: Second likeliest shift, or None if it is likelier that the captures have no common
             iteration.
         margin: Evidence for the best shift against the rival, in nats.
-        fit: Part of the margin that comes from comparing iteration times, in nats.
+        fit: The part of the margin that comes from comparing iteration times, in nats.
     """
 
     first: int
@@ -75,7 +75,7 @@ class Link:
 def _find_links(
     histories: Histories, first: Ints, second: Ints, *, is_replica: Bools, timed: Bools
 ) -> list[Link]:
-    """Find the likeliest shift of each rank pair. The two ranks are on different machines.
+    """Find the likeliest shift for each pair of ranks on different machines.
 
     Args:
         histories: Iteration times of all ranks.
@@ -97,7 +97,7 @@ def _find_links(
 def _link_batch(
     histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
 ) -> list[Link]:
-    """Find the likeliest and the second likeliest shift of each pair in a batch.
+    """Find the likeliest and second likeliest shifts for each pair in a batch.
 
     The hypothesis that two captures have no common iteration also has a penalty:
     ``_NO_COMMON_PENALTY`` plus the smallest UTC penalty of any possible shift, or plus
@@ -120,12 +120,12 @@ def _link_batch(
 def _make_links(
     pair: tuple[Ints, Ints], shifts: Ints, offset_ns: Floats, choices: _Choices
 ) -> list[Link]:
-    """Make a link for each rank pair from its chosen shifts. A choice of -1 becomes None.
+    """Make a link from the chosen shifts of each rank pair. A choice of -1 becomes None.
 
     Args:
         pair: First and second rank in each pair.
         shifts: Candidate shifts.
-        offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
+        offset_ns: Correction to the second clock implied by each shift, shape (pairs, shifts).
         choices: Likeliest shifts of each pair.
     """
     links = []
@@ -149,7 +149,7 @@ class _Choices(Table):
             no common iteration. Also -1 if no shift is possible.
         margin: Evidence for the best shift against the rival, in nats, or 0 if no shift is
             possible.
-        fit: Part of the margin that comes from comparing iteration times, in nats.
+        fit: The part of the margin that comes from comparing iteration times, in nats.
     """
 
     best: Ints
@@ -161,7 +161,7 @@ class _Choices(Table):
 def _choose_shifts(
     comparisons: Sequence[StepComparison], shifts: Ints, prior: Floats, none_penalty: Floats
 ) -> _Choices:
-    """Choose the likeliest and the second likeliest shift of each rank pair.
+    """Choose the likeliest and second likeliest shifts for each rank pair.
 
     1. The best shift has the largest ``fit + prior``, where the fit is the evidence from iteration
        times.
@@ -171,10 +171,11 @@ def _choose_shifts(
        priors.
     3. The hypothesis that the captures have no common iteration has the margin
        ``fit + prior + none_penalty``, with fit and prior of the best shift.
-    4. The rival is the other shift, or this hypothesis, with the smallest margin.
+    4. The rival is whichever alternative (another shift, or this hypothesis) has the smallest
+       margin.
 
     Args:
-        comparisons: Statistics of all ways to compare the iterations of the pairs.
+        comparisons: Statistics for each way of comparing the pairs' iterations.
         shifts: Candidate shifts, shape (shifts,).
         prior: Evidence for each shift, except the fit of iteration times, in nats, shape
             (pairs, shifts). Negative infinity for an impossible shift.
@@ -203,16 +204,17 @@ def _choose_shifts(
 
 
 def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best: Ints) -> Floats:
-    """Compute how much better iteration times fit the best shift than every other shift, in nats.
+    """Compute, in nats, how much better iteration times fit the best shift than each other shift.
 
-    A step is the time from an event to the same event of the next iteration. To compare two shifts
-    that are ``lag`` apart, both fits use a null hypothesis from steps of one rank that are ``lag``
-    iterations apart. If the ranks have too few iterations, any two steps are used.
+    A step is the time from an event to the same event of the next iteration. When two shifts that
+    are ``lag`` apart are compared, the null hypothesis of both fits is the distribution of
+    differences between steps of one rank that are ``lag`` iterations apart. If there are too few
+    iterations, any two steps of one rank are used.
 
     Args:
-        comparisons: Statistics of all ways to compare the iterations of the pairs.
+        comparisons: Statistics for each way of comparing the pairs' iterations.
         shifts: Candidate shifts, shape (shifts,).
-        best: Index of the best shift of each pair.
+        best: Index of each pair's best shift.
 
     Returns:
         Difference of the two fits, shape (pairs, shifts).
@@ -242,7 +244,7 @@ def _compare_iterations(
 ) -> list[StepComparison]:
     """Compare the iteration times of rank pairs in all available ways.
 
-    - All pairs are compared by Optimizer starts, because ranks leave the collective before the
+    - All pairs are compared by Optimizer starts, because ranks all leave the collective before the
       Optimizer together.
     - Replicas are also compared by iteration starts.
     - Other pairs are also compared by their common events, if there are any, and by the clock
@@ -255,7 +257,7 @@ def _compare_iterations(
         shifts: Candidate shifts, shape (shifts,).
 
     Returns:
-        One comparison per kind of time: first the Optimizer starts, then the other times.
+        One comparison per kind of time: Optimizer starts first, then the other times.
     """
 
     def compare_single_event(times_ns: Floats) -> list[StepComparison]:
@@ -271,7 +273,7 @@ def _compare_iterations(
     return comparisons
 
 
-#: Maximum number of rank pairs that are tried to link two machines.
+#: Maximum number of rank pairs to try when linking two machines.
 _MAX_TRIES = 6
 
 
@@ -282,7 +284,7 @@ _Neighbors = tuple[Ints, Ints, Bools]
 def link_machines(
     histories: Histories, neighbors: _Neighbors, machine: Ints, timed: Bools
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
-    """Link the machines to each other, starting from the machine of the first rank.
+    """Link the machines to each other, starting from the first rank's machine.
 
     Up to ``_MAX_TRIES`` rank pairs are tried for each pair of machines, until a decided link joins
     the machines. If neighboring ranks do not suffice, pairs of ranks with one rank between them are
@@ -298,7 +300,7 @@ def link_machines(
     Returns:
         offset_ns: Clock correction in ns of each linked machine, keyed by machine. The correction
             is 0 for the reference machine.
-        links: For every other machine that was compared with a linked machine, the link with the
+        links: For every other machine that was compared with a linked machine, its link with the
             largest margin. Links that were found after the machine was linked are ignored.
     """
     offset_ns = {int(root): 0 for root in machine[neighbors[0][:1]]}
@@ -406,7 +408,7 @@ def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
 
 
 def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Return the names of the two hosts that a link connects."""
+    """Return the names of the two hosts connected by a link."""
     return f"{ranks[link.first].host} and {ranks[link.second].host}"
 
 

@@ -1,9 +1,9 @@
-"""Pairing by time: match iterations of ranks on one clock, although some ranks skip iterations.
+"""Pairing by time: match iterations of ranks on one clock even if some ranks skip iterations.
 
 A stage may have no work in an iteration, such as a vision encoder in a step with text samples only.
-The rank of this stage then has fewer iterations than other ranks, and no constant shift of
-iteration numbers pairs them. On one clock, the same iteration overlaps in time on different ranks,
-and different iterations do not::
+The stage's rank then has fewer iterations than other ranks, and no constant shift of iteration
+numbers pairs them. On one clock, occurrences of the same iteration on different ranks overlap in
+time, and different iterations do not::
 
     stage 0   ├─ 0 ─┤             ├─ 1 ─┤
     stage 1    ├─ 0 ─┤   ├─ 1 ─┤   ├─ 2 ─┤      iteration 1 of stage 0 is 2 of stage 1
@@ -21,14 +21,14 @@ from bubbleviz.model.intervals import Intervals, find_overlaps, group_extents
 def pair_by_time(
     rank: Ints, iteration: Ints, start_ns: Ints, end_ns: Ints, is_worked: Bools
 ) -> Ints | None:
-    """Number the iterations of all ranks by their overlap with the iterations of a reference rank.
+    """Number the iterations on all ranks by their overlap with the iterations on a reference rank.
 
     The reference is the rank with the most iterations, and the smallest rank wins ties. An
     iteration of another rank gets the number of the reference iteration with the longest overlap.
 
     Args:
-        rank: Rank of each operation whose time is compared.
-        iteration: Iteration of each operation, numbered per rank from 0.
+        rank: Rank of each operation whose times are compared.
+        iteration: Zero-based iteration of each operation, numbered separately for each rank.
         start_ns: Start of each operation, on one clock.
         end_ns: End of each operation.
         is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). The time
@@ -71,11 +71,11 @@ def pair_by_time(
 def _find_extents(
     rank: Ints, iteration: Ints, times: Intervals, shape: tuple[int, ...]
 ) -> Intervals:
-    """Return the first start and the last end of the operations in each iteration of each rank.
+    """Return the first start and last end of the operations in each iteration on each rank.
 
     Args:
         rank: Rank of each operation.
-        iteration: Iteration of each operation, numbered per rank from 0.
+        iteration: Zero-based iteration of each operation, numbered separately for each rank.
         times: Starts and ends of the operations.
         shape: Number of ranks and number of iterations.
 
@@ -89,7 +89,7 @@ def _find_extents(
 
 
 def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
-    """Give each iteration whose time is unknown the next number on its rank.
+    """Give each iteration whose time is unknown its rank's next number.
 
     The next number is 1 plus the largest number of the rank's earlier iterations, or 0 if they have
     no numbers.

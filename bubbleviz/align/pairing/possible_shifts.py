@@ -1,4 +1,4 @@
-"""Possible shifts between the iterations of two ranks, and the evidence for and against each.
+"""Possible shifts between two ranks' iterations, and the evidence for and against each shift.
 
 Ranks of a pipeline wait for each other. Every F ends on the upstream rank before the input of the
 downstream rank is available. Every B ends on the downstream rank before the input of the upstream
@@ -17,20 +17,22 @@ from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: Typical error of UTC clocks in ns, and maximum evidence in nats against larger corrections.
-#: The evidence against larger corrections is limited because clocks may be off by seconds.
+#: Typical error of UTC clocks in ns, and maximum evidence in nats against larger corrections. This
+#: evidence is limited because clocks may be off by several seconds.
 _UTC_NS, MAX_UTC_EVIDENCE = 1e8, 4.0
 #: Evidence, in nats, that captures with equal numbers of iterations contain the same iterations.
 #: The second number is added if no other shift needs a smaller clock correction.
 _EQUAL_COUNT_EVIDENCE, _EQUAL_TIME_EVIDENCE = 3.0, 4.5
-#: Evidence, in nats, against a shift that requires that a clock was set during the capture.
+#: Evidence, in nats, against a shift that would require a clock to have been set during the
+#: capture.
 _CLOCK_STEP_PENALTY = 6.0
-#: Evidence, in nats, against a shift that requires that a running capture missed an iteration.
+#: Evidence, in nats, against a shift that would require a running capture to have missed an
+#: iteration.
 _UNRECORDED_PENALTY = 15.0
 #: Evidence, in nats, against a shift for each pair of iterations with different shapes.
 #: The second number limits the total evidence over all pairs of iterations.
 _SHAPE_PENALTY, _MAX_SHAPE_PENALTY = 5.0, 15.0
-#: Maximum number of iterations by which captures are shifted against each other.
+#: Maximum number of iterations by which captures are shifted relative to each other.
 _MAX_SHIFT = 256
 #: Minimum evidence, in nats, for the best shift against every other shift.
 #: A shift with less evidence is undecided.
@@ -39,7 +41,7 @@ DECIDED = 7.0
 
 @dataclass(frozen=True)
 class Shift:
-    """A possible pairing of the iterations of two ranks, and the clock correction that it implies.
+    """A possible pairing of two ranks' iterations, and the clock correction that it implies.
 
     Attributes:
         iterations: Iteration number on the first rank minus the number of the same iteration on the
@@ -58,19 +60,19 @@ def find_possible_shifts(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Weigh candidate shifts by all evidence except how well iteration times agree.
+    """Weigh candidate shifts by all evidence except the agreement of iteration times.
 
-    Evidence for a shift:
+    Evidence for a shift includes:
 
     - The shift is 0, and both captures have equal numbers of iterations.
-    - The shift pairs iterations with equal rare shapes (numbers of forwards and backwards).
+    - The shift pairs iterations with equal rare shapes (forward and backward counts).
 
-    Evidence against a shift:
+    Evidence against a shift includes:
 
     - The shift needs a large correction of UTC clocks.
-    - The shift requires that a clock was set during the capture.
+    - The shift would require a clock to have been set during the capture.
     - The shift pairs iterations with different shapes.
-    - The shift requires that a running capture missed an iteration.
+    - The shift would require a running capture to have missed an iteration.
 
     Args:
         histories: Iteration times of all ranks.
@@ -80,7 +82,7 @@ def find_possible_shifts(
         shifts: Candidate shifts, shape (shifts,).
 
     Returns:
-        offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
+        offset_ns: Correction to the second clock implied by each shift, shape (pairs, shifts).
         prior: Evidence for each shift minus evidence against it, in nats, shape (pairs, shifts).
             Negative infinity for an impossible shift.
         utc_penalty: Evidence against each shift from UTC times, in nats, shape (pairs, shifts).
@@ -132,14 +134,14 @@ def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> F
 def _estimate_offsets(
     starts: tuple[Floats, Floats], events: CommonEvents | None, shifts: Ints
 ) -> tuple[Floats, Bools]:
-    """Estimate the correction of the second clock for each shift.
+    """Estimate the correction to the second clock for each shift.
 
     For replicas, the correction is the median difference of the iteration starts. For other pairs,
     it is the midpoint of the lower and the upper bound from data dependencies. If there is only one
     bound, the correction is this bound. If there is none, the correction is 0.
 
     Args:
-        starts: Iteration starts of the first and of the second rank in each pair, each of shape
+        starts: Iteration starts on the first and the second rank in each pair, each of shape
             (pairs, iterations).
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
@@ -162,11 +164,11 @@ def _estimate_offsets(
 def _compare_shapes(
     histories: Histories, pair: tuple[Ints, Ints], shifts: Ints
 ) -> tuple[Floats, Floats]:
-    """Compare the shapes (numbers of forwards and backwards) of the iterations that a shift pairs.
+    """Compare the shapes (forward and backward counts) of the iterations that a shift pairs.
 
     Two iterations rarely have the same unusual shape by chance, for example that of an evaluation.
-    Two equal shapes give the evidence ``-log(fraction)``, where fraction is the part of the first
-    rank's iterations that have this shape. Iterations of unknown shape are ignored.
+    Two equal shapes give the evidence ``-log(fraction)``, where ``fraction`` is the fraction of the
+    first rank's iterations that have this shape. Iterations of unknown shape are ignored.
 
     Args:
         histories: Iteration times of all ranks.
@@ -193,19 +195,19 @@ def _compare_shapes(
 
 
 def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
-    """Return a mask of the shifts for which no offset satisfies the bounds of all iterations.
+    """Return a mask of the shifts for which no offset satisfies the bounds from all iterations.
 
     Clocks may drift by ``DRIFT`` times the elapsed time. If a lower and an upper bound contradict
-    each other by more than this drift plus ``GRAIN_NS``, the shift requires that a clock was set
-    during the capture.
+    each other by more than this drift plus ``GRAIN_NS``, the shift would require a clock to have
+    been set during the capture.
 
     Args:
         start_ns: Start of each iteration on the first rank, shape (pairs, iterations).
-        lower: Lower bound of the correction in each iteration, shape (pairs, shifts, iterations).
-        upper: Upper bound of the correction in each iteration, same shape as ``lower``.
+        lower: Lower bound on the correction in each iteration, shape (pairs, shifts, iterations).
+        upper: Upper bound on the correction in each iteration, same shape as ``lower``.
 
     Returns:
-        Mask of the shifts that require a clock to be set, shape (pairs, shifts).
+        Mask of the shifts that require a clock to have been set, shape (pairs, shifts).
     """
     elapsed_ns = np.fmax.accumulate(start_ns, axis=1) - start_ns[:, :1]
     drift_ns = DRIFT * elapsed_ns[:, None]
@@ -215,7 +217,7 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
 
 
 def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
-    """Count iterations that rank b should have recorded before its first or after its last one.
+    """Count iterations that rank b should have recorded before its first one or after its last one.
 
     The starts of these two iterations are predicted from rank a (:func:`_predict_starts`):
 
@@ -275,15 +277,15 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
 def find_shifts(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
 ) -> list[int | None]:
-    """Find the shift between the iterations of each rank pair whose clocks agree.
+    """Find the shift between the iterations of the two ranks in each pair whose clocks agree.
 
     Every F of a microbatch ends on the upstream rank before it ends on the downstream rank, and
-    every B ends on the downstream rank first. The violation of a shift says by how many ns it
+    every B ends on the downstream rank first. A shift's violation is the number of ns by which it
     breaks this order (:func:`_measure_violations`). Ends are compared because a span may begin with
     kernels that need no input. Replicas run their iterations at the same time, so their violation
     is the median difference of the iteration starts.
 
-    The shift is determined by the first rule that applies:
+    The shift is determined by the first of these rules that applies:
 
     1. Shift 0, if both ranks have equal numbers of iterations and its violation is at most a
        quarter of an iteration.
@@ -298,8 +300,8 @@ def find_shifts(
         first: One rank in each pair.
         second: The other rank in each pair, which exchanges microbatches with the first or is its
             replica.
-        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
-            clock of the first.
+        by_ns: For each pair, the correction in ns that converts the second rank's clock to the
+            first rank's clock.
         is_replica: Mask of the replica pairs.
 
     Returns:
@@ -323,13 +325,13 @@ def _find_shifts_of_batch(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> list[int | None]:
-    """Find the shift of each pair in a batch, using the rules of :func:`find_shifts`.
+    """Find the shift for each pair in a batch, using the rules of :func:`find_shifts`.
 
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank in each pair.
-        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
-            clock of the first.
+        by_ns: For each pair, the correction in ns that converts the second rank's clock to the
+            first rank's clock.
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, closest to 0 first.
     """
@@ -364,9 +366,9 @@ def _choose_shift(
     Args:
         shifts: Candidate shifts, closest to 0 first.
         cost: Violation of each shift, or NaN if the pair has no dependencies under the shift.
-        max_cost: Maximum violation of the shift that rule 3 chooses.
-        can_stay: Whether both ranks have equal numbers of iterations, at least one. Shift 0 may
-            then be used even if no shift qualifies otherwise.
+        max_cost: Maximum violation that rule 3 allows.
+        can_stay: Whether both ranks have the same number of iterations, which must be at least one.
+            Shift 0 may then be used even if no shift qualifies otherwise.
         is_replica: Whether the ranks are replicas.
     """
     min_cost = np.nanmin(cost, initial=np.inf)
@@ -391,14 +393,14 @@ def list_shifts(histories: Histories) -> Ints:
 def _measure_violations(
     starts: tuple[Floats, Floats], events: CommonEvents | None, shifts: Ints
 ) -> Floats:
-    """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
+    """Measure by how many ns each shift violates the data dependencies, shape (pairs, shifts).
 
     The result is the size of the largest violation, or 0 if no dependency is violated. For replicas
     (``events`` is None), it is the median absolute difference of the iteration starts, rounded
     down. The result is NaN if the pair has no dependencies, or no common iteration, at this shift.
 
     Args:
-        starts: Iteration starts of the first and of the second rank in each pair, on one clock.
+        starts: Iteration starts on the first and the second rank in each pair, on one clock.
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
     """

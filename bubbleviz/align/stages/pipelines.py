@@ -178,7 +178,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     numbers. If ``world`` shows which ranks are missing, they are counted as well.
 
     Args:
-        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
         numbers: Rank numbers.
         world: Number of ranks in the run, or 0 if unknown.
 
@@ -216,7 +216,7 @@ def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> In
     group. Replicas are sorted by rank number.
 
     Args:
-        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
         machine: Machine of each rank.
         numbers: Rank numbers.
 

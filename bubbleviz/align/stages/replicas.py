@@ -47,7 +47,7 @@ def match_replicas(
         operations: Operations of all ranks, with their virtual stages, and with iteration numbers
             that mean the same on all ranks.
         inputs: Arrival times of all operations' inputs.
-        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
         number: Rank numbers. Pipelines are numbered in order of rank numbers.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
