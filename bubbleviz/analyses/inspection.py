@@ -1,4 +1,4 @@
-"""Inspects a profile: its contents, how far it can be analyzed, and the command to use."""
+"""Inspects a profile: what it contains, how far it can be analyzed, and which command to use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from bubbleviz.sources.readers import OpenOperations
 def inspect(
     path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()
 ) -> looks.Inspection:
-    """Inspect one profile: its contents, and how far it can be analyzed.
+    """Inspect one profile: what it contains, and how far it can be analyzed.
 
-    If the sampled range names lack a pass, such as the backward, drafts of a naming convention are
-    generated and tried, and the best one is suggested. No draft is made if ``convention`` contains
-    patterns. If ``path`` leads to several profiles, only the first one is inspected.
+    If a pass, such as the backward, is missing from the sampled range names, drafts of a naming
+    convention are generated and tried, and the best draft is suggested. No draft is made if
+    ``convention`` contains patterns. If there are several profiles at ``path``, only the first one
+    is inspected.
 
     Args:
         path: Path to the profile.
@@ -58,9 +59,9 @@ def inspect(
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # Matching every name against each convention takes time.
-        # If sampled names follow some conventions, only iteration names of all others are matched.
-        # Names that the drafts may match are read in the same pass.
+        # Matching every name against each convention takes time. If the sampled names follow
+        # certain conventions, the other conventions are only used to match iteration names. Names
+        # that the drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
             phases = [score.convention for score in scores if score.work + score.other]

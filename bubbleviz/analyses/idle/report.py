@@ -1,4 +1,4 @@
-"""The report on idle time: how long devices were busy and idle, and what their hosts did."""
+"""The idle time report: how long devices were busy and idle, and what their hosts did."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
-#: Minimum share of the span for idle time to get advice and for unknown time to be a restriction.
+#: Minimum share of the span at which idle time gets advice and unknown time is a restriction.
 MIN_IDLE_SHARE = 0.01
 #: Definitions of the terms in the report, which are also written to the JSON.
 DEFINITIONS = {
@@ -62,9 +62,9 @@ class ActivityIdle:
         activity: Name of the activity, such as ``data loading``.
         idle_ns: Idle time attributed to the activity.
         gaps: Number of gaps that contain idle time of the activity.
-        longest_ns: Longest idle time of the activity in a single gap.
+        longest_ns: The activity's longest idle time within a single gap.
         example: The gap in which the activity took longest, or None for kernel-to-kernel gaps.
-        rank: Index in the report of the device that has the gap ``example``.
+        rank: Report index of the device to which the gap ``example`` belongs.
     """
 
     activity: str
@@ -81,14 +81,14 @@ class ActivityIdle:
 
 @dataclass(frozen=True)
 class StepIdle:
-    """A step of a device: a range of the host, clipped to the device's span.
+    """A step on a device: a host range, clipped to the device's span.
 
     Attributes:
         name: Name of the range, or None for the time outside of all steps.
         start_ns: Start, or None for the time outside of all steps.
         end_ns: End, or None for the time outside of all steps.
         length_ns: Length of the step, or of the time outside of all steps.
-        busy_ns: Time in the step for which any kernel or copy ran.
+        busy_ns: Time in the step during which any kernel or copy ran.
         activities: Pairs of an activity and its idle time in ns, longest first.
         short_ns: Idle time in the short gaps that have no rows in :attr:`RankIdle.idle`.
     """
@@ -103,7 +103,7 @@ class StepIdle:
 
     @property
     def idle_ns(self) -> int:
-        """Time in the step for which nothing ran on the device."""
+        """Time in the step during which nothing ran on the device."""
         return self.length_ns - self.busy_ns
 
     @property
@@ -112,7 +112,7 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-#: Kinds of device work in a strip, which are listed before the host's activities.
+#: Kinds of device work in a strip, listed before the host activities.
 BUSY = ("compute", "communication", "copies")
 #: Maximum number of devices that pictures and pages show.
 MAX_SHOWN_DEVICES = 32
@@ -133,46 +133,46 @@ class RankIdle:
         path: Path to the profile.
         host: Name of the machine on which the profile was recorded.
         pid: Process id.
-        device_id: Number of the device in the process.
+        device_id: Device number within the process.
         device_label: Display name of the device, such as ``GPU 0``.
-        is_host: Whether this is a host whose operators are treated as the work of a device. A host
-            has no duty cycle, and sums over devices leave out its idle time.
+        is_host: Whether this is a host whose operators are treated as device work. A host has no
+            duty cycle, and sums over devices leave out its idle time.
         is_single: Whether this is a device that ran only one kernel or copy. A device with a single
             kernel or copy has no duty cycle, and sums over devices leave out its idle time.
         gpu: Model of the device, or None if unknown.
         start_ns: Start of the first work.
         end_ns: End of the last work.
-        busy_ns: Time for which any kernel or copy ran. XProf's duty cycle is this time divided by
-            the total time.
-        compute_ns: Time for which a kernel other than communication ran.
-        communication_ns: Time for which a communication kernel ran.
-        copy_ns: Time for which a copy or memset ran.
-        exposed_communication_ns: Time for which communication ran without compute.
-        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` in which a send or receive
-            kernel ran.
-        exposed_copy_ns: Time for which a copy or memset ran, but no kernel.
+        busy_ns: Time during which any kernel or copy ran. XProf's duty cycle is this time divided
+            by the total time.
+        compute_ns: Time during which a kernel other than a communication kernel ran.
+        communication_ns: Time during which a communication kernel ran.
+        copy_ns: Time during which a copy or memset ran.
+        exposed_communication_ns: Time during which communication ran but compute did not.
+        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` during which a send or
+            receive kernel ran.
+        exposed_copy_ns: Time during which a copy or memset ran, but no kernel.
         activities: Idle time by activity, longest first. The times add up to ``idle_ns``.
-        steps: The steps in order of time, followed by the time outside of all steps, if there is
-            any.
+        steps: The steps in chronological order, followed by the time outside of all steps, if any.
         steps_by: Clause that says how the steps were recognized.
         idle: Idle time, one row per piece with a single activity. A short gap has rows only if it
             overlaps profiler overhead or unrecorded time; all other short gaps are only summed in
             ``steps``. ``before`` and ``after`` are indices into ``works``, and ``activity`` is an
             index into ``activity_names``.
         works: Kernel names, followed by the name used for copies.
-        activity_names: Activity names.
+        activity_names: Names of the activities.
         slice_ns: Time in equal slices of the span, for the picture; shape (names, slices). The
             names are :data:`BUSY`, followed by the names of ``activities``.
         format: Format of the profile, or "" if unknown.
-        waits: Proved waits of the device's streams and of hosts, most time without compute first.
+        waits: Proved waits of the device's streams and of hosts, sorted by time without compute,
+            longest first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        work: Count and total duration of the kernels and copies of each name. Simultaneous work
+        work: Count and total duration of the kernels or copies with each name. Simultaneous work
             counts separately.
-        launch_queue: Depth of the queue of launched work that had not started, or None if the
-            device is not measured or too few launches are known.
-        copies: Copies by direction and kinds of memory, longest total first. Empty if the profile
-            records no details of copies.
+        launch_queue: Depth of the queue of work that was launched but had not started, or None if
+            the device is not measured or too few launches are known.
+        copies: Copies grouped by direction and memory kind, longest total first. Empty if the
+            profile records no details of copies.
     """
 
     label: str
@@ -215,7 +215,7 @@ class RankIdle:
 
     @property
     def idle_ns(self) -> int:
-        """Time in the span for which nothing ran on the device."""
+        """Time in the span during which nothing ran on the device."""
         return self.span_ns - self.busy_ns
 
     @property
@@ -248,15 +248,15 @@ class RankIdle:
 
     @property
     def overlap(self) -> float | None:
-        """Fraction of the communication time that overlaps compute, or None if it is undefined.
+        """Fraction of the communication time that overlaps compute, or None if undefined.
 
-        It is undefined if the device ran no communication.
+        The fraction is undefined if the device ran no communication.
         """
         whole_ns = self.communication_ns
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Return how each slice of the span is divided among the given work and activities.
+        """Return how each slice of the span divides among the given kinds of work and activities.
 
         Args:
             names: Names of work kinds and activities, such as ``compute``. The last name also
@@ -278,7 +278,7 @@ class IdleMeasurement:
 
     Attributes:
         ranks: The devices, sorted by profile, process and device.
-        activities: Idle time of all devices by activity, longest first.
+        activities: Idle time by activity, summed over all devices, longest first.
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
         advice: Advice on what to do about each activity, keyed by the activity's name.
         meaning: Explanation of each activity, keyed by the activity's name.
@@ -296,7 +296,7 @@ class IdleMeasurement:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Path of the profile of each rank."""
+        """Path to the profile of each rank."""
         return tuple(rank.path for rank in self.ranks)
 
     @property
@@ -307,25 +307,24 @@ class IdleMeasurement:
 
     @property
     def devices(self) -> tuple[RankIdle, ...]:
-        """The ranks that are devices. Hosts are left out."""
+        """The ranks that are devices, without hosts."""
         return tuple(rank for rank in self.ranks if not rank.is_host)
 
     def work(self) -> list[WorkTotal]:
-        """Return the total of each kernel or copy name over all devices, longest total first."""
+        """Return the total for each kernel or copy name over all devices, longest total first."""
         totals = add_up_work(total for rank in self.devices for total in rank.work)
         return sorted(totals, key=lambda total: (-total.time_ns, total.name))
 
     def copies(self) -> tuple[CopyTotal, ...]:
-        """Return the copy totals of all devices by direction and kinds of memory, longest first."""
+        """Return copy totals by direction and memory kind over all devices, longest first."""
         return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        A kernel name is compared among the ranks that ran it equally often. For each compared
-        kernel, take its time on the fastest device. The score of a rank is the sum of these times
-        divided by the sum of the kernels' times on the rank; see :class:`.Slowness`. A score of 0.5
-        means half as fast.
+        A kernel name is compared among the ranks that ran it equally often. A rank's score is the
+        sum, over its compared kernels, of the time on the fastest device, divided by the sum of the
+        times on the rank itself; see :class:`.Slowness`. A score of 0.5 means half as fast.
 
         The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
         without a comparable kernel.
@@ -360,9 +359,9 @@ class IdleMeasurement:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Reasons why busy and idle times are uncertain, most severe first.
+        """Reasons why busy and idle times are uncertain, with the most severe reason first.
 
-        If less than 1 % of the span is unknown, a few left-out kernels are not a reason.
+        If less than 1 % of the span is unknown, a few omitted kernels do not count as a reason.
         """
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
@@ -377,13 +376,13 @@ class IdleMeasurement:
 
     @property
     def unknown_ns(self) -> int:
-        """Idle time of all devices in which unrecorded work may have run."""
+        """Idle time of all devices during which unrecorded work may have run."""
         unrecorded = (a.idle_ns for a in self.activities if a.activity == UNRECORDED)
         return sum(unrecorded)
 
     @property
     def proved_idle_ns(self) -> int:
-        """Idle time of all measured devices in which a stream or host is proved to have waited."""
+        """Idle time of all measured devices during which a stream or host provably waited."""
         return sum(wait.idle_ns for rank in self.ranks if rank.is_measured for wait in rank.waits)
 
     @property
@@ -392,7 +391,7 @@ class IdleMeasurement:
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
-        """Return what fraction of each device's span each kind of work and each activity takes.
+        """Return the fraction of each device's span that each kind of work and each activity takes.
 
         Hosts, and devices that ran a single kernel or copy, are left out.
 

@@ -49,9 +49,9 @@ _SHARES = {
 }
 #: Maximum number of characters in the columns of the wait table: device, waiting stream and work.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Maximum number of characters in a full name, and of sentences of advice on the first screen.
+#: Maximum number of characters in a full name, and of advice sentences on the first screen.
 _MAX_FULL_NAME, _ADVICE = 600, 2
-#: Minimum fraction of the idle time that waits must explain to be on the first screen.
+#: Minimum fraction of the idle time that waits must explain to appear on the first screen.
 _MIN_PROVED = 0.1
 
 
@@ -91,7 +91,7 @@ def sections(
         yield make_copy_table(measurement, kernels if everything else _MAX_COPY_ROWS, hint)
     if measurement.activities:
         table = make_activity_table(measurement, activities, hint)
-        # The last two rows, an empty row and the sum, are left out on the first screen.
+        # The first screen leaves out the last two rows: an empty row and the sum.
         yield table if everything else replace(table, rows=table.rows[:-2])
     if everything or measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
         yield from _list_waits(measurement, waits, hint)
@@ -173,7 +173,7 @@ def make_kernel_table(
 
 
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of copies by direction and memory: the ``top`` rows with the longest time."""
+    """Make a table of the ``top`` longest copy totals, by direction and memory."""
     totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
@@ -195,7 +195,7 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield two lists about the longest activities: their meanings, and the longest gap of each.
+    """Yield two lists about the longest activities: what each means, and its longest gap.
 
     Activities whose meaning is unknown are left out of the first list. Activities that have no
     example gap are left out of the second list.
@@ -265,7 +265,7 @@ def _make_table(
     left: Sequence[str],
     drop_order: Sequence[str] = (),
 ) -> blocks.Table:
-    """Make a table that says how to see the rows that are left out.
+    """Make a table that says how to see the omitted rows.
 
     On the first screen, the title contains this hint, which saves a line. Otherwise, the hint is a
     line below the table.
@@ -277,7 +277,7 @@ def _make_table(
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
         left: Columns to left-align.
-        drop_order: Columns to drop in a narrow terminal, in this order.
+        drop_order: Columns to drop when the terminal is narrow, first to last.
     """
     if hint and count > top:
         return blocks.Table(
@@ -288,7 +288,7 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the first ``top`` devices: their spans, and how the spans are divided.
+    """Make a table of the first ``top`` devices, showing their spans and how the spans divide.
 
     Args:
         measurement: The measured idle time.
@@ -323,7 +323,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 
 
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield a table of the most idle devices, and a sentence with the range of all idle shares.
+    """Yield a table of the most idle devices, and a sentence giving the range of idle shares.
 
     Only devices that ran more than a single kernel or copy are compared. No block is yielded if
     there are fewer than two of them.
@@ -333,7 +333,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
         return
     shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
     idle = shares.sum(axis=1)
-    # The sort is stable: devices that are equally idle keep their order.
+    # The sort is stable, so devices that are equally idle keep their order.
     order = np.argsort(-idle, kind="stable").tolist()
     labels = [blocks.truncate_name(measurement.ranks[at].label) for at in ranks]
     headers = [blocks.truncate_name(name, _HEADER) for name in names]
@@ -385,9 +385,9 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` proved waits with the longest time without compute."""
+    """Make a table of the ``top`` proved waits that have the longest time without compute."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
-    # The sort is stable: devices keep their order.
+    # The sort is stable, so devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())
     rows = [
         {

@@ -37,14 +37,14 @@ def sum_by_activity(
         device: The device.
         busy: Times in which any kernel or copy ran on the device.
         names: Names of the activities, indexed by activity id.
-        example: Function that describes the gap in which an activity took longest, given the row of
-            the gap and the activity id.
+        example: Function that takes a gap's row and an activity id, and describes the gap as the
+            one in which the activity took longest.
     """
     pairs = group_rows(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(pairs.of_row, len(pairs), idle.end_ns - idle.start_ns)
     activity, gap = idle.activity[pairs.first], idle.interval[pairs.first]
     totals = []
-    # The loop is short, because there are few activities.
+    # There are few activities, so the loop is short.
     for number in find_distinct(activity).tolist():
         rows = np.flatnonzero(activity == number)
         longest = rows[spent_ns[rows].argmax()]
@@ -156,13 +156,13 @@ def _make_step(
     busy_ns: int,
     spent_ns: Mapping[str, int],
 ) -> report.StepIdle:
-    """Make the totals of a step. Idle time that has no activity counts as short gaps.
+    """Make the totals of a step. Idle time without an activity is attributed to short gaps.
 
     Args:
         name: Name of the step, or None for the time outside of all steps.
         times_ns: Start and end of the step, or (None, None) for the time outside of all steps.
         length_ns: Length of the step.
-        busy_ns: Time in the step for which any kernel or copy ran.
+        busy_ns: Time in the step during which any kernel or copy ran.
         spent_ns: Idle time in ns, keyed by activity.
     """
     short_ns = length_ns - busy_ns - sum(spent_ns.values())

@@ -1,4 +1,4 @@
-"""Finds the waits of streams and hosts that CUDA events prove.
+"""Finds stream and host waits that are proved by CUDA events.
 
 A stream runs its work in order. An event that is recorded on a stream completes when all earlier
 work on the stream has ended. Work after a wait for the event starts once the event has completed::
@@ -8,8 +8,8 @@ work on the stream has ended. Work after a wait for the event starts once the ev
     stream 7    ├ P ┤ wait for E            ├── W ──┤
     held                 ├────────────┤               from when W could have started until K ended
 
-The order within a stream is the order of the host's calls. The order is unknown for calls at the
-same time and for work whose call was not recorded. No wait is proved in these two cases.
+Work on a stream is ordered by the host's calls. The order is unknown for calls at the same time and
+for work whose call was not recorded. In both cases, no wait is proved.
 
 :func:`find_waiting` matches each wait with the record of its event. The waits between two
 consecutive activities (kernels or copies) of a stream form a *run*. From the completion time of
@@ -42,7 +42,7 @@ _MAX_DEPTH = 32
 SLACK_NS = 1_000
 #: Kinds of work that a stream or a host can wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
-#: For each kind of work, its display name and the activity to which idle time is attributed.
+#: Display name of each kind of work, and the activity to which its idle time is attributed.
 KIND_NAMES = ("compute", "communication", "copy")
 BLOCKED = (
     host_activities.BLOCKED_BY_COMPUTE,
@@ -53,14 +53,14 @@ BLOCKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeldWork(Table):
-    """Kernels and copies that waited for an event, one row each, sorted by ``work``.
+    """Kernels and copies that waited for an event, one per row, sorted by ``work``.
 
     Attributes:
         work: Row of the activity (kernel or copy) that waited.
         start_ns: Start of the wait: the activity had been launched, and the previous work on its
             stream had ended.
-        end_ns: Time when the event completed, or when the activity started if that is earlier.
-        by: Row of the activity whose end completed the event.
+        end_ns: Time at which the event completed or the activity started, whichever is earlier.
+        by: Row of the activity that completed the event by ending.
         kind: Kind of the activity ``by``, such as :data:`COMPUTE`.
     """
 
@@ -77,12 +77,12 @@ class Waiting:
 
     Attributes:
         held_work: Kernels and copies that waited for an event.
-        hosts: Columns (process, correlation id, activity), one row per call in which a host waited.
-            The activity is the awaited kernel or copy that ended last. Rows are sorted by process
-            and correlation id. The tuple is empty without synchronization events.
+        hosts: Columns (process, correlation id, activity), with one row per call in which a host
+            waited. The activity is the awaited kernel or copy that ended last. Rows are sorted by
+            process and correlation id. The tuple is empty without synchronization events.
         streams: Stream of each activity, or -1 if unknown. Empty without synchronization events.
         n_waits: Number of times that a stream waited for an event.
-        n_unrecorded: Number of these waits for which the record of the event is unknown.
+        n_unrecorded: Number of stream waits for which the record of the event is unknown.
     """
 
     held_work: HeldWork = field(default_factory=HeldWork.make_empty)
@@ -109,10 +109,10 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 def read_synchronization(
     profile: Profile,
 ) -> tuple[Synchronization | None, tuple[limitations.Limitation, ...]]:
-    """Read the synchronization events of a profile, and the limitations about lost events.
+    """Read the synchronization events in a profile, and limitations about lost events.
 
-    The events are None if there are none, or if the profile records no launches. If exactly one
-    process ran work, events whose process is unknown are assigned to that process.
+    The result has None instead of events if there are none or the profile records no launches. If
+    exactly one process ran work, events whose process is unknown are assigned to that process.
     """
     if profile.synchronization is None or not profile.launches_known:
         return None, ()
@@ -138,7 +138,7 @@ def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
 
 
 def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
-    """Look up the call that made each event record. Return the records with the calls' start times.
+    """Look up the call that made each event record. Return the records and the calls' start times.
 
     A record and a call match if their process and correlation id are equal. If several calls match
     a record, the call that starts first is used. Records that match no call are left out, and the
@@ -150,7 +150,7 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
 
     Returns:
         records: The records whose call is known.
-        called_ns: Start of the call that made each of these records.
+        called_ns: Start of the call that made each of the returned records.
     """
     n_records, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
@@ -163,9 +163,9 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
 
 
 class StreamOrder:
-    """The work of each stream in the order in which the host launched it.
+    """The work on each stream, in the order in which the host launched it.
 
-    Activities are sorted by stream, and then by their start on the device.
+    Activities are sorted by stream, then by their start on the device.
 
     Activities whose stream is unknown are left out.
 
@@ -214,7 +214,7 @@ class StreamOrder:
         return np.where(np.append(self.stream, NONE)[index] == stream, index, NONE)
 
     def mask_trusted(self, index: Ints) -> Bools:
-        """Return a mask of the indices that are -1 or refer to work whose call is known."""
+        """Return a mask of the indices that are -1 or refer to work with a known launching call."""
         return np.append(self.has_call, True)[index]
 
     def find_last_work(self, stream: Ints, time_ns: Ints) -> Ints:
@@ -258,7 +258,7 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 
     Args:
         records: Event records.
-        called_ns: Time when the host made each record.
+        called_ns: Time at which the host made each record.
         waits: Stream waits and host waits.
 
     Returns:
@@ -311,9 +311,10 @@ def _number_events(
 
 
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return, for each activity, the time when all activities of the same launch have ended.
+    """Return, for each activity, the time by which all activities of the same launch have ended.
 
-    A launch can run several activities: a CUDA graph runs many kernels on several streams.
+    A launch can run several activities. For example, a CUDA graph runs many kernels on several
+    streams.
 
     Args:
         call: Launching call of each activity, or -1 if unknown. An activity whose call is unknown
@@ -321,8 +322,8 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
         end_ns: End of each activity.
 
     Returns:
-        launch_end_ns: For each activity, the latest end among the activities of the same launch.
-        last_activity: For each activity, the row of the activity that ended last in its launch. On
+        launch_end_ns: For each activity, the latest end of any activity in the same launch.
+        last_activity: For each activity, the row of the activity in its launch that ended last. On
             ties, the smallest row wins.
     """
     row, known_calls = np.arange(len(call)), call[call != NONE]
@@ -343,8 +344,8 @@ class _Runs(NamedTuple):
     A run contains the waits of a stream between two consecutive activities.
 
     Attributes:
-        record: For each wait, the row of the record of its event.
-        stream: For each wait, the stream that waits.
+        record: For each wait, the row of the record that its event matches.
+        stream: The stream that waits, for each wait.
         start_ns: Start of the call that made each wait.
         anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1 if there is
             none.
@@ -361,14 +362,14 @@ class _Runs(NamedTuple):
 def _find_runs(
     order: StreamOrder, waits: Waits, stream: Ints, record: Ints, is_stream_wait: Bools
 ) -> _Runs:
-    """Group the stream waits that are between the same two activities.
+    """Group the stream waits that lie between the same two activities.
 
     Such a group is called a run. The activity before it is called the anchor of the run. A wait is
     left out if:
 
     - its stream or record is unknown,
     - the launching call of the anchor is unknown, or
-    - the host made the wait at the time of a launch on the same stream.
+    - the host made the wait at the exact time of a launch on the same stream.
 
     Args:
         order: Work of each stream, in launch order.
@@ -397,13 +398,13 @@ def _find_completions(
     launch_ends: tuple[Ints, Ints],
     runs: _Runs,
 ) -> tuple[Ints, Ints]:
-    """Return when each event completed, and which work completed it.
+    """Return the time at which each event completed, and the work that completed it.
 
     An event completes at the latest of these times:
 
     - the end of the last launch before the event on the same stream,
     - the completion time in the profile, and
-    - the completion of other events for which the stream waited between this launch and the event.
+    - the completion of other events that the stream waited for between this launch and the event.
 
     The last rule is applied along chains of up to ``_MAX_DEPTH`` events.
 
@@ -437,7 +438,7 @@ def _find_completions(
 def _propagate_completions(
     completed_ns: Ints, completed_by: Ints, runs: _Runs, events: Ints, wait: Ints
 ) -> None:
-    """Let each event complete no earlier than the events its stream waited for just before.
+    """Make each event complete no earlier than the events that its stream just waited for.
 
     Later completion times are passed on along chains of up to ``_MAX_DEPTH`` events.
 
@@ -469,11 +470,11 @@ def _find_held_work(
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Find the work that each run of waits delayed, and for how long.
+    """Find the work that each run of waits delayed, and the length of the delay.
 
-    The delayed work is the first work launched on the stream after the run. It waits from the time
-    when it has been launched and the previous work has ended. The wait ends when the last event of
-    the run completes, or when the work starts if that is earlier.
+    The delayed work is the first work launched on the stream after the run. The delayed work starts
+    to wait once it has been launched and the previous work has ended. The wait ends when the last
+    event of the run completes, or when the work starts if that is earlier.
 
     A run is left out if:
 
@@ -485,7 +486,7 @@ def _find_held_work(
         order: Work of each stream, in launch order.
         runs: Stream waits, grouped into runs.
         completed_ns: Completion time of each recorded event, or :data:`NEVER`.
-        launch_end_ns: First result of :func:`_find_launch_ends`.
+        launch_end_ns: The first result of :func:`_find_launch_ends`.
         activities: Kernels and copies.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call of each activity.
@@ -521,7 +522,7 @@ def _find_held_work(
 def _find_ready_times(
     work: Ints, call: Codes, launched_ns: Ints, returned_ns: Callable[[Ints], Ints]
 ) -> Ints:
-    """Return the earliest time at which the device could start each activity after its launch.
+    """Return the earliest time after its launch at which the device could start each activity.
 
     An activity can start at the end of its launching call, but not earlier than ``LATENCY_NS``
     after the start of the call.
@@ -548,7 +549,7 @@ def find_waiting(
     returned_ns: Callable[[Ints], Ints],
     kinds: Kinds,
 ) -> Waiting:
-    """Find the work that waited for events, and the calls in which a host waited for known work.
+    """Find work that waited for events, and calls in which a host waited for known work.
 
     The method is described at the beginning of this module.
 
@@ -573,7 +574,7 @@ def find_waiting(
         )
         for table in (records, waits)
     )
-    # Number the streams across ranks, with -1 if the rank or the stream is unknown.
+    # Number the streams across ranks. The number is -1 if the rank or the stream is unknown.
     all_ranks = np.concatenate((rank, record_rank, wait_rank))
     all_streams = np.concatenate((streams, records.stream, waits.stream))
     number = group_rows(all_ranks, all_streams).of_row
@@ -618,7 +619,7 @@ def _find_awaited_streams(
     """Fill in ``awaited`` for the calls in which a host waits for a stream or a device.
 
     The host waits for the last launch before the call on the stream, or on each stream of the
-    device. ``awaited`` becomes the activity of these launches that ended last.
+    device. ``awaited`` is set to the activity in those launches that ended last.
 
     Args:
         awaited: Row of the activity that each wait was for, changed in place.
@@ -632,7 +633,7 @@ def _find_awaited_streams(
     launch_end_ns, last_activity = launch_ends
     host_waits = np.flatnonzero(waits.event == NONE)
     latest_ns = np.full(len(waits), NEVER)
-    # There are few streams, and each pass handles all waits for one stream.
+    # There are few streams, and each iteration handles all waits for one stream.
     for stream, first in zip(*np.unique(order.stream, return_index=True), strict=True):
         is_of_rank = wait_rank[host_waits] == rank[order.work[first]]
         # A wait without a stream is for all streams of the device.

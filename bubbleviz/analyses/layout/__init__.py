@@ -1,1 +1,1 @@
-"""Assigns the layers of a measured model to stages so that an iteration is shortest."""
+"""Assigns the layers of a measured model to stages so that iterations are as short as possible."""

@@ -34,7 +34,7 @@ _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
 
 def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
-    """Return the model of the run in a saved report, assuming that the layers of a stage are equal.
+    """Return the model of the run in a saved report, assuming that all layers of a stage are equal.
 
     Args:
         path: Path to the report.
@@ -43,7 +43,7 @@ def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_ta
     Raises:
         InputError: The file is not a report of a pipeline.
         MismatchError: The report lacks the times of a virtual stage.
-        UsageError: The numbers of layers do not match the virtual stages of the run.
+        UsageError: The layer counts do not match the virtual stages of the run.
     """
     run = read_pipeline(path)
     workload = measure_workload(run, forward_only=True)
@@ -65,19 +65,19 @@ def _make_model(
     ran: str | None = None,
     ran_ns: float | None = None,
 ) -> layer_table.MeasuredModel:
-    """Build the measured model of a run, and add the memory of its layers if it was measured.
+    """Build the measured model of a run, including the memory of its layers if it was measured.
 
     Args:
         source: Description of the source, for the caption of a table.
         layers: Layers with their times.
         layout: Layout of the run.
         workload: Times of the run's stages.
-        assumptions: What was assumed about layer times, one sentence each. Assumptions about memory
-            are added, and about B and W if they were not measured separately.
+        assumptions: Assumptions about layer times, one sentence each. Assumptions about memory are
+            added, and so are assumptions about B and W if they were not measured separately.
         memory: Memory of the stages and devices of the run, or None if unknown.
         allocated: Measured bytes of each layer, or None if unknown.
-        ran: Name of the schedule that ran, or None if unknown.
-        ran_ns: Measured length of an iteration, or None if unknown.
+        ran: Name of the schedule that the run used, or None if unknown.
+        ran_ns: Measured iteration time of the run, or None if unknown.
     """
     if memory is not None:
         layers, unmeasured = add_layer_memory(layers, layout, memory, allocated)
@@ -109,15 +109,15 @@ def measure_model(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> layer_table.MeasuredModel:
-    """Measure the model of a run in its profiles.
+    """Measure the model of a run from the run's profiles.
 
     Args:
         paths: Profiles, as for :func:`bubbleviz.analyze`.
-        layers_per_stage: Number of layers in each virtual stage, assumed equal, or empty to measure
-            each layer by its ranges.
-        conventions: Names or TOML files of the conventions that range names follow.
+        layers_per_stage: Number of layers in each virtual stage, which are assumed to be equal, or
+            empty to measure each layer from its ranges.
+        conventions: Names or TOML files of the conventions that the range names follow.
         skip: Number of iterations to leave out at the start.
-        jobs: Number of processes that read profiles.
+        jobs: Number of processes used to read profiles.
         progress: Callback that is notified as files are read.
 
     Raises:
@@ -169,7 +169,7 @@ def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[
         layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
 
     Raises:
-        UsageError: The numbers of layers do not match the virtual stages, or are too large.
+        UsageError: The layer counts do not match the virtual stages, or are too large.
     """
     stages = workload.virtual_stages
     counts = list(layers_per_stage) * (stages if len(layers_per_stage) == 1 else 1)

@@ -37,7 +37,7 @@ def add_layer_memory(
 
     Returns:
         layers: The layers with their memory.
-        assumptions: What was assumed instead of measured, one sentence each.
+        assumptions: Assumptions made in place of measurements, one sentence each.
     """
     activation_bytes, weight_bytes, resident = (np.zeros(len(layers)) for _ in range(3))
     assumptions = {_RESIDENT}
@@ -61,16 +61,16 @@ def add_layer_memory(
 def measure_layer_bytes(
     recordings: Sequence[Recording], run: Run, names: Sequence[LayerName], layout: Layout
 ) -> Floats:
-    """Return the bytes that each layer allocates in a forward and keeps after the forward.
+    """Return the bytes that each layer allocates in a forward and keeps afterwards.
 
     The bytes of all ranks that run a layer are added up, so only the ratios between the layers of a
-    stage are meaningful. Layers without memory events get 0. Recorded layers are matched by virtual
-    stage and name. The parts of an embedding or a head count as one layer.
+    stage are meaningful. Layers without any memory events get 0. Recorded layers are matched by
+    virtual stage and name. The parts of an embedding or a head count as one layer.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.
         run: The merged recordings.
-        names: Names of the layers in ranges.
+        names: Layer names as they appear in ranges.
         layout: Layout of the run.
     """
     index_of_layer = {
@@ -82,7 +82,7 @@ def measure_layer_bytes(
             continue
         layers = _list_layers(recording.memory.layers, run, run.rank_of_local[number])
         for stage, name, layer_bytes in layers:
-            # All parts of an embedding or a head form one layer.
+            # All parts of an embedding or a head are treated as one layer.
             index = index_of_layer.get(
                 (stage, name), index_of_layer.get((stage, LayerName(name.kind)), NONE)
             )
@@ -99,9 +99,9 @@ def _list_layers(
     The stage is -1 if it is unknown. Memory outside of layers is left out.
 
     Args:
-        table: Memory of the layers of the recording, whose ranks are numbered per recording.
+        table: Memory of the recording's layers, with ranks numbered within the recording.
         run: The merged recordings.
-        rank_of_local: For each rank number in the recording, the rank number in the run.
+        rank_of_local: Maps each rank number in the recording to the rank number in the run.
     """
     stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, rank_of_local)
     columns = table.rank, table.chunk, table.layer, table.activation

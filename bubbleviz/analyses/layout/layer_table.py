@@ -38,20 +38,20 @@ from bubbleviz.schedules.layout.layers import MAX_LAYERS, LayerKind, Layers, Lay
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """A measured model, and the run in which it was measured, if there is one.
+    """A measured model, and the run that it was measured in, if any.
 
     Attributes:
         source: Description of the source, for the caption of a table.
         layers: Layers of the model.
-        split: Whether B and W were measured separately. Otherwise, B and W are each assumed to take
+        split: Whether B and W were measured separately. If not, B and W are each assumed to take
             half of the backward.
-        assumptions: What was assumed instead of measured, one sentence each.
-        memory: Whether the memory of activations is known.
+        assumptions: Assumptions made in place of measurements, one sentence each.
+        memory: Whether the activation memory is known.
         in_bytes: Whether memory is in bytes.
         plain_memory: Whether memory is in plain numbers, which have the unit of ``--memory-limit``.
-        ran: Name of the schedule that ran, or None if unknown.
-        ran_ns: Measured length of an iteration, or None if unknown.
-        stages: Number of devices of the run, or None without a run.
+        ran: Name of the schedule that the run used, or None if unknown.
+        ran_ns: Measured iteration time of the run, or None if unknown.
+        stages: Number of devices in the run, or None without a run.
         microbatches: Number of microbatches per iteration, or None without a run.
         run_layout: Layout of the run, or None without a run.
         links: Transfer time in ns between each pair of devices, or None if unknown.
@@ -72,14 +72,14 @@ class MeasuredModel:
     links: tuple[tuple[int, ...], ...] | None = None
 
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
-        """Return the input of the layout search: this model on a number of devices.
+        """Return the input for the layout search: this model on a given number of devices.
 
-        If the number of devices differs from the measured run, there is no current layout. Each
-        transfer is then assumed to take the median of the measured transfer times.
+        If the number of devices differs from that of the measured run, there is no current layout.
+        Each transfer is then assumed to take the median of the measured transfer times.
 
         Args:
-            stages: Number of devices, or None for the run's number.
-            microbatches: Number of microbatches, or None for the run's number.
+            stages: Number of devices, or None to use the same number as the run.
+            microbatches: Number of microbatches, or None to use the same number as the run.
 
         Raises:
             UsageError: A size is neither given nor measured.
@@ -106,7 +106,7 @@ COLUMNS = (
 _NEEDED = ("name", "forward_ms", "backward_ms")
 #: Maximum size of a table in bytes.
 _MOST_BYTES = 1 << 22
-#: Maximum time of a layer in ms: 115 days.
+#: Maximum time of a layer in ms, which equals 115 days.
 _LONGEST_MS = 1e10
 #: Assumption if B and W were not measured separately.
 HALVES = "B and W: assumed half of the backward each (schedules with W apart)"
@@ -116,7 +116,7 @@ _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guid
 def read_layers(path: str) -> MeasuredModel:
     """Read the model in a table of layers.
 
-    If no cell of ``weight_ms`` has a value, W is assumed to take half of the backward.
+    If all cells of ``weight_ms`` are empty, W is assumed to take half of the backward.
 
     Raises:
         InputError: The table cannot be read, lacks a column, or contains an invalid number.
@@ -160,9 +160,9 @@ def read_layers(path: str) -> MeasuredModel:
 
 
 def _read_rows(path: str) -> list[dict[str, str | None]]:
-    """Read the rows of a table of layers as cells keyed by column name.
+    """Read the rows of a layer table as cells, keyed by column name.
 
-    The delimiter is the comma, semicolon or tab, whichever is most frequent in the first line.
+    The delimiter is a comma, semicolon or tab, whichever occurs most often in the first line.
 
     Raises:
         InputError: The table cannot be read, lacks a column, or has no rows or too many rows.
@@ -190,7 +190,7 @@ def _make_cell_error(path: str, row: int, column: str, problem: str) -> InputErr
 
 
 def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
-    """Parse a column of milliseconds, and return nanoseconds.
+    """Parse a column of times in milliseconds, and return the times in nanoseconds.
 
     An empty cell is 0 if the column is optional.
 
@@ -211,15 +211,15 @@ def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
 
 
 def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
-    """Parse a column of memory sizes. Check that they have the same unit as all earlier sizes.
+    """Parse a column of memory sizes, and check that their unit matches that of all earlier sizes.
 
     An empty cell is 0. A zero may have any unit.
 
     ``units`` contains True if earlier sizes are in bytes, False if they are plain numbers, and
-    nothing if there are none yet. The unit of the parsed sizes is added to it.
+    nothing if there are none yet. The unit of the parsed sizes is added to the set.
 
     Raises:
-        InputError: A cell is not a size, or earlier amounts have another unit.
+        InputError: A cell is not a size, or earlier sizes have a different unit.
     """
     amounts = []
     for row, cell in enumerate(cells):
@@ -284,12 +284,12 @@ def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[
 
 
 def format_table(layers: Layers, further: Mapping[str, Sequence[object]], *, in_bytes: bool) -> str:
-    """Format layers as CSV with the columns :data:`COLUMNS`, followed by further columns.
+    """Format layers as CSV with the columns :data:`COLUMNS`, followed by additional columns.
 
     Args:
         layers: The layers.
-        further: Further columns, keyed by header, with one cell per layer.
-        in_bytes: Whether to write memory with the unit B.
+        further: Additional columns, keyed by header, with one cell per layer.
+        in_bytes: Whether to write memory sizes with the unit B.
     """
     unit = "B" if in_bytes else ""
     cells = zip(

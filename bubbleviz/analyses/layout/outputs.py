@@ -1,4 +1,4 @@
-"""Writes the layouts of a model as JSON, CSV and pictures."""
+"""Writes the layouts of a model as JSON, CSV or pictures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
 
 
 def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
-    """Return the JSON object of a schedule: its best layout, and the layout before."""
+    """Return the JSON object for a schedule: its best layout, and its layout before the change."""
     best = row.best
     return {
         "schedule": row.schedule,
@@ -86,7 +86,7 @@ def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str
 
 
 def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
-    """Return the JSON object of a layout: its stages, and its notation in two frameworks."""
+    """Return the JSON object for a layout: its stages, and its notation in two frameworks."""
     layers = report.question.layers
     work = report.question.workload(layout)
     return {
@@ -109,8 +109,8 @@ def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str,
 def format_csv(report: LayoutReport) -> str:
     """Return the layers as CSV.
 
-    Further columns contain the virtual stage of each layer in the layout that ran, if it is known,
-    and in the best layout of each schedule.
+    Additional columns contain each layer's virtual stage in the layout that ran (if known) and in
+    the best layout for each schedule.
     """
     columns: dict[str, list[int]] = {}
     if report.question.current_layout is not None:
@@ -122,7 +122,7 @@ def format_csv(report: LayoutReport) -> str:
 
 
 def _find_stage_of_layers(layout: model.Layout) -> list[int]:
-    """Return the virtual stage of each layer."""
+    """Return the index of each layer's virtual stage."""
     return [number for number, stage in enumerate(layout.stages) for _ in stage]
 
 
@@ -132,10 +132,10 @@ def _draw_svg(report: LayoutReport) -> str:
 
 
 def _draw_memory_plot(report: LayoutReport) -> str:
-    """Draw the bubble ratio of each schedule against its memory, as SVG.
+    """Draw an SVG plot of each schedule's bubble ratio against its memory.
 
     Raises:
-        UsageError: The memory of the layers is unknown.
+        UsageError: The memory needed by the layers is unknown.
     """
     if not report.measured.memory:
         raise UsageError(f"a plot of memory: {UNKNOWN_MEMORY}")

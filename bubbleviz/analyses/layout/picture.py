@@ -1,4 +1,4 @@
-"""Draws layouts: the layers of each device as stacked bars, before and after.
+"""Draws layouts: each device's layers as stacked bars, before and after the change.
 
 ::
 
@@ -58,7 +58,7 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
 
 
 def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
-    """Draw the layouts of one schedule, before and after, with two bars per device.
+    """Draw a schedule's layouts before and after the change, with two bars per device.
 
     If both layouts are the same, each device has a single bar. Only the first ``_MAX_DEVICES``
     devices are drawn. A dashed line marks the mean time over all devices.
@@ -97,13 +97,13 @@ def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) ->
 def _draw_caption(
     page: Page, row: ScheduleLayout, before_ns: float, after_ns: float, *, is_unchanged: bool
 ) -> None:
-    """Draw the name of a schedule and the length of an iteration before and after, and move down.
+    """Draw a schedule's name and its iteration times before and after the change, then move down.
 
     Args:
         page: The page.
-        row: The schedule with its layouts.
-        before_ns: Length of an iteration with the layout before.
-        after_ns: Length of an iteration with the best layout.
+        row: The schedule and its layouts.
+        before_ns: Iteration time with the old layout.
+        after_ns: Iteration time with the best layout.
         is_unchanged: Whether both layouts are the same.
     """
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
@@ -122,12 +122,13 @@ def _draw_bars(
     virtual_stages: Sequence[int],
     scale: float,
 ) -> None:
-    """Draw the bars of a device, one below the other with the total time of each, and move down.
+    """Draw the bars of a device from top to bottom, each with its total time, then move down.
 
     Args:
         page: The page. The first bar starts at the current position.
         layers: Layers of the model.
-        bars: Layout of each bar, and its label or "". The bar with the label ``before`` is pale.
+        bars: (layout, label) pairs, one per bar. The label may be "". The bar labeled ``before`` is
+            pale.
         virtual_stages: Virtual stages of the device.
         scale: Width of a nanosecond in px.
     """
@@ -182,7 +183,7 @@ def _draw_bar(
 
 
 def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) -> int:
-    """Return the total time of F, B and W of one microbatch on the given virtual stages, in ns."""
+    """Return the total time, in ns, of one microbatch's F, B and W on the given virtual stages."""
     return sum(
         int(each[at])
         for stage in virtual_stages
@@ -207,7 +208,7 @@ def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:
-    """Draw the legend of the layer kinds that occur in the model, and move down."""
+    """Draw a legend for the layer kinds that occur in the model, then move down."""
     x = page.left
     page.y += 8
     for kind, color in _COLORS.items():

@@ -1,4 +1,4 @@
-"""Finds the best layout of a model for each schedule."""
+"""Finds a model's best layout for each schedule."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class LayoutReport:
     """The best layout of a model for each schedule.
 
     Attributes:
-        question: Question that the search answered.
+        question: The question that the search answered.
         measured: The measured model.
-        rows: Best layout of each schedule, sorted by iteration time, shortest first.
+        rows: Best layout for each schedule, sorted by iteration time, shortest first.
         are_schedules_named: Whether the user named the schedules. Otherwise, ``rows`` contains all
             schedules with a fixed order.
     """
@@ -41,7 +41,7 @@ class LayoutReport:
 
     @property
     def same(self) -> ScheduleLayout | None:
-        """The schedule that ran, with its best layout.
+        """The schedule that the run used, and its best layout.
 
         None if the schedule is unknown, was not searched, or has no layout that fits.
         """
@@ -66,16 +66,16 @@ def find_layouts(
 
     Args:
         measured: The measured model.
-        sizes: Number of devices, of microbatches, and of chunks per device. None selects the number
+        sizes: Number of devices, of microbatches, and of chunks per device. None means the number
             in the measured run.
         schedules: Names of schedules, or empty for all schedules with a fixed order.
-        limit: Memory of a device, or None for no limit.
-        watch: Callback that is notified of the completed share of the search.
+        limit: Available memory per device, or None for no limit.
+        watch: Callback that is called with the completed share of the search.
 
     Raises:
         UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or
-            there are fewer layers than devices. If a limit is given, the memory of layers is
-            unknown or in another unit.
+            there are fewer layers than devices. It is also raised if a limit is given, but the
+            memory of layers is unknown or in another unit.
     """
     stages, microbatches, chunks = sizes
     question = measured.make_question(stages, microbatches)

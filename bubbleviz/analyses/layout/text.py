@@ -29,7 +29,7 @@ _MAX_SHOWN = 4
 
 
 def list_sections(report: LayoutReport) -> Iterator[Block]:
-    """Yield the model, the table of schedules, the layouts to show in full, and the assumptions."""
+    """Yield the model, the schedule table, the layouts to show in full, and the assumptions."""
     question, measured = report.question, report.measured
     layers = format_count(len(question.layers), "layer")
     devices = format_count(question.stages, "device")
@@ -65,10 +65,10 @@ def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
 
 
 def _explain_no_layout(report: LayoutReport) -> str:
-    """Return the title of the table if no schedule has a layout.
+    """Return the table title to use if no schedule has a layout.
 
-    If memory is limited, the title names the schedule whose layout before the change comes closest
-    to fitting, and by how much this layout exceeds the limit.
+    If memory is limited, the title names the schedule whose old layout comes closest to fitting,
+    and says by how much that layout exceeds the limit.
     """
     question = report.question
     excesses = []
@@ -87,7 +87,7 @@ def _explain_no_layout(report: LayoutReport) -> str:
 
 
 def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
-    """Return the row of a schedule in the table of schedules."""
+    """Return a schedule's row for the schedule table."""
     peak = max(row.peak_memory, default=None)
     memory = "-" if peak is None else format_memory(peak, in_bytes=report.measured.in_bytes)
     best_ns = None if row.best is None else row.best.makespan_ns
@@ -105,7 +105,7 @@ def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, s
 
 
 def _format_length_before(row: ScheduleLayout) -> str:
-    """Return the length of an iteration with the layout before the change, and its marks.
+    """Return the iteration time with the layout before the change, and marks for that layout.
 
     The mark ``*`` means that all stages have an equal number of layers. The mark ``!`` means that
     memory is exceeded.
@@ -120,8 +120,8 @@ def _format_length_before(row: ScheduleLayout) -> str:
 def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout.
 
-    If there is no proof, the text says how much another layout could save at most. For a searched
-    schedule, it says instead that order and layout were improved in turn.
+    If there is no proof, the text gives the most that another layout could save. For a searched
+    schedule, the text says instead that order and layout were improved in turn.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)
@@ -134,7 +134,7 @@ def _describe_proof(row: ScheduleLayout) -> str:
 
 
 def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
-    """Yield the meaning of the columns and marks in the table of schedules."""
+    """Yield explanations of the columns and marks in the schedule table."""
     has_own_layout = any(row.is_current_layout for row in report.rows)
     has_even_layout = any(
         not row.is_current_layout and row.baseline_ns is not None for row in report.rows
@@ -152,7 +152,7 @@ def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
 
 
 def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
-    """Yield the stages of the best layout of a schedule, and how to set it in frameworks."""
+    """Yield the stages of a schedule's best layout, and how to set the layout in frameworks."""
     assert row.best is not None
     layers, layout = report.question.layers, row.best.layout
     saved = "" if row.saving is None else f", {format_percent(row.saving)} shorter than before"
@@ -163,7 +163,7 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 
 
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
-    """Yield (framework, setting) pairs: how to select a layout in each framework.
+    """Yield (framework, setting) pairs that say how to select a layout in each framework.
 
     A model that has only forwards gets the settings of inference frameworks. Any other model gets
     the settings of training frameworks. Megatron is left out if it cannot express the layout.
@@ -187,8 +187,8 @@ def _list_stage_rows(
 ) -> Iterator[dict[str, str]]:
     """Yield a table row for each virtual stage of a layout.
 
-    If devices have several chunks, a row also names the devices that run the stage. There are
-    several if the schedule replicates stages.
+    If devices have several chunks, a row also names the devices that run the stage. A stage runs on
+    several devices if the schedule replicates stages.
     """
     work = report.question.workload(layout)
     devices_of_stages = row.list_holders()
@@ -212,7 +212,8 @@ def _list_stage_rows(
 def _describe_stage(layers: model.Layers, stage: range) -> str:
     """Return the layers of a stage in words.
 
-    Consecutive transformer layers are shortened to the names of the first and the last layer.
+    A series of consecutive transformer layers is shortened to the names of its first and last
+    layer.
     """
     words = []
     for is_transformer, group in groupby(
