@@ -233,7 +233,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
         is_trusted: Whether to skip the check of the regex.
 
     Raises:
-        UsageError: The table is invalid. The message names the key.
+        UsageError: The table is invalid. The message names the offending key.
     """
     fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
     if "match" not in fields:

@@ -174,7 +174,7 @@ def _parse_activity(table: object, source: str) -> Activity:
     """Parse one ``[[activity]]`` table.
 
     Raises:
-        UsageError: The table is invalid. The message names the key.
+        UsageError: The table is invalid. The message names the offending key.
     """
     fields = toml_files.check_fields(table, _FIELD_TYPES, source)
     if not fields.get("name"):

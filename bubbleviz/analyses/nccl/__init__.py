@@ -1,4 +1,4 @@
-"""Measures NCCL communication operations: data and time of each rank, and who waited for whom."""
+"""Measures NCCL communication: each rank's data and time, and who waited for whom."""
 
 from bubbleviz.analyses.nccl.analysis import measure_communication
 

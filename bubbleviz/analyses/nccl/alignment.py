@@ -1,6 +1,6 @@
-"""Aligns the clocks of event files with the clocks of profiles, by matching kernels.
+"""Aligns the clocks of event files to the clocks of profiles by matching kernels.
 
-The operations of each GPU are matched with the kernels of a profile (:mod:`.kernel_matching`). The
+The operations of each GPU are matched with the kernels in a profile (:mod:`.kernel_matching`). The
 GPU's clock is used if it was recorded, otherwise the host's clock.
 """
 
@@ -40,9 +40,9 @@ from bubbleviz.sources.nccl.events import (
     OperationKind,
 )
 
-#: Upper bound for the number of elements of an operation. Larger numbers come from damaged files.
+#: Upper bound for the number of elements in an operation. Larger numbers come from damaged files.
 _MAX_COUNT = 1 << 59
-#: Columns of events that are copied to operations unchanged.
+#: Event columns that are copied to operations unchanged.
 _EVENT_COLUMNS = (
     *("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns"),
     "progress",
@@ -54,24 +54,25 @@ _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
 @dataclass(frozen=True)
 class EventGpu:
-    """The operations of one GPU in an event file, on the host's and on the GPU's clock.
+    """The operations of one GPU in an event file, timed on both the host's and the GPU's clock.
 
     Host times are relative to the start of the process's profiler. GPU times are from the GPU's
-    clock (``globaltimer``). The clocks of two GPUs in the same host can differ by seconds.
+    clock (``globaltimer``). Even within one host, the clocks of two GPUs can differ by seconds.
 
-    The difference between host clock and GPU clock is measured at kernels whose start the host
-    observed. The host observes a start late but never early, so the smallest difference is used.
+    The difference between the host clock and the GPU clock is measured at kernels whose start the
+    host observed. The host may observe a start late, but never early, so the smallest difference is
+    used.
 
     Attributes:
         events: Events read from the file.
-        rows: Rows of the events of this GPU.
+        rows: Rows of the events that belong to this GPU.
         pid: Process id.
         label: Display name.
         start_ns: Start times on the host's clock.
         end_ns: End times on the host's clock.
         timing: Source of the times, a code of :class:`.communications.Timing`.
         gpu_ns: Start times on the GPU's clock.
-        bridge_ns: Host clock minus GPU clock in ns, or None if the clocks cannot be related.
+        bridge_ns: Host clock minus GPU clock in ns, or None if the difference is unknown.
     """
 
     events: NcclEvents
@@ -85,7 +86,7 @@ class EventGpu:
     bridge_ns: int | None
 
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
-        """List the unused places in the profiles that may be the place of this GPU.
+        """List the unused places in the profiles that may correspond to this GPU.
 
         Places with the GPU's process id are listed. If the file name contains the hostname of some
         of these places, only those places are listed. If no place has the process id, all unused
@@ -99,8 +100,8 @@ class EventGpu:
     def select_starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
         """Select the operations that kernels can match, sorted by time.
 
-        Operations whose family has no kernel in the profiles are left out. Operations of proxy
-        threads are kept, because they may belong to any family.
+        Operations are left out if the profiles contain no kernel of their family. Operations of
+        proxy threads are kept, because they may belong to any family.
 
         Args:
             pool: Kernels of the profiles.
@@ -108,8 +109,8 @@ class EventGpu:
 
         Returns:
             rows: Indices into ``self.rows``.
-            starts: Start, family and length of each selected operation. A length is only known if
-                it was measured on the GPU's clock.
+            starts: Start, family and length of each selected operation. Only lengths measured on
+                the GPU's clock are known.
         """
         rows = np.flatnonzero(time_ns != UNKNOWN)
         rows = rows[np.argsort(time_ns[rows], kind="stable")]
@@ -125,7 +126,7 @@ class EventGpu:
 
 
 def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
-    """Split the events of a file by GPU.
+    """Split the events in a file by GPU.
 
     If several ranks of a process belong to the same communicator, each rank has a separate GPU.
     Otherwise, the process has one GPU.
@@ -185,7 +186,7 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
         start_ns = np.where(has_start, gpu_start_ns + np.where(has_start, bridge_ns, 0), start_ns)
         end_ns = np.where(has_both, gpu_end_ns + np.where(has_both, bridge_ns, 0), end_ns)
         timing = np.where(has_both, Timing.GPU, timing)
-    # An end before the start is invalid.
+    # An end time before the start time is invalid.
     end_ns = np.where((end_ns != UNKNOWN) & (end_ns < start_ns), UNKNOWN, end_ns)
     return EventGpu(
         events, rows, pid, label, start_ns, end_ns, timing.astype(np.int64), gpu_start_ns, bridge_ns
@@ -195,7 +196,7 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
 def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Choose the best recorded times of each operation on the host's clock.
 
-    Times of the kernel are preferred over times of the proxy thread, and these over the launch. A
+    Kernel times are preferred over proxy thread times, which are preferred over launch times. A
     source with both start and end is preferred over a source without an end.
 
     Args:
@@ -222,7 +223,7 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
 
 
 def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
-    """Return the smallest recorded value of host clock minus GPU clock in ns, or None."""
+    """Return the smallest recorded difference "host clock minus GPU clock" in ns, or None."""
     of_gpu = make_mask(len(file.events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     difference_ns = bridges.host_ns - bridges.gpu_ns
@@ -230,12 +231,12 @@ def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
 
 
 def _format_process(pid: int) -> str:
-    """Return the label of a process, or "" if it is unknown."""
+    """Return the display label of a process, or "" if unknown."""
     return "" if pid == NONE else f"process {pid}"
 
 
 def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the duration of each operation, on the GPU's clock if it recorded start and end.
+    """Return each operation's duration, measured on the GPU's clock if it recorded start and end.
 
     A duration is -1 if it is unknown, negative or longer than ``MAX_DURATION_NS``.
     """
@@ -250,7 +251,7 @@ def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
 def align_events(
     files: Sequence[EventFile], pool: Kernels
 ) -> tuple[list[Communications], list[RecordingClock], int]:
-    """Return the recorded operations, on the profiles' clock if their clock can be aligned.
+    """Return the recorded operations, converted to the profiles' clock where clocks can be aligned.
 
     Args:
         files: The event files.
@@ -260,7 +261,7 @@ def align_events(
         tables: Operations of each file. ``gpu`` is a place of the profiles, or a larger number if
             the GPU is in no profile.
         clocks: Clocks that ``clock`` refers to. GPUs that could not be aligned share the clock of
-            their process, since its threads share the profiler's clock.
+            their process, because all threads of a process share the profiler's clock.
         n_ambiguous: Number of operations for which several clock offsets fit the kernels equally
             well.
     """
@@ -308,11 +309,11 @@ def _count_bytes(events: NcclEvents) -> Ints:
 
 
 class _AlignedGpu(NamedTuple):
-    """The operations of a GPU after the alignment of its clock.
+    """The operations of a GPU after aligning its clock.
 
     Attributes:
-        clock: The clock; unaligned if no profile has matching kernels.
-        is_ambiguous: Whether the clock is unaligned because several offsets match.
+        clock: The clock, which is unaligned if no profile has matching kernels.
+        is_ambiguous: Whether the clock is unaligned because more than one offset matches.
         start_ns: Start times, on the profiles' clock if the clock is aligned.
         end_ns: End times on the same clock.
         kernel: Row of the kernel that each operation matches, or -1 if there is none.
@@ -336,8 +337,8 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     Args:
         gpu: The GPU with its operations.
         pool: Kernels of the profiles.
-        used_places: Indices in ``pool.places`` that other GPUs have matched, changed in place. The
-            place of this GPU is added, unless its process has only one place.
+        used_places: Indices in ``pool.places`` that other GPUs have already matched, changed in
+            place. The place of this GPU is added, unless its process has only one place.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
     use_gpu_clock = bool((gpu.gpu_ns != UNKNOWN).any())
@@ -353,7 +354,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
         clock = RecordingClock(gpu.label, Alignment.UNALIGNED)
         return _AlignedGpu(clock, bool(matches), gpu.start_ns, gpu.end_ns, kernel)
     match, gpu_index = max(clear_matches, key=lambda pair: _score_match(pair[0]))
-    # The threads of a process with one GPU write separate files, so these files share a place.
+    # The threads of a process with one GPU write separate files, all of which share a place.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
         used_places.add(gpu_index)
     first_kernel = int(np.searchsorted(pool.gpu_index, gpu_index))
@@ -371,7 +372,7 @@ def _convert_times(gpu: EventGpu, line: ClockLine, *, use_gpu_clock: bool) -> tu
     Args:
         gpu: The GPU with its operations.
         line: Map from the matched clock to the profiles' clock.
-        use_gpu_clock: Whether the GPU's clock was matched, not the host's.
+        use_gpu_clock: Whether the GPU's clock was matched instead of the host's clock.
     """
     bridge_ns = gpu.bridge_ns if use_gpu_clock else 0
     if bridge_ns is None:

@@ -51,9 +51,9 @@ class Communication:
         files: For each file, a tuple (path as given, format such as ``nsys``, number of events by
             category). The last element is empty for profiles.
         limitations: What could not be measured, and why.
-        faults: Operations at which the run hangs, from flight recorders.
+        faults: Operations at which the run hangs, as seen by flight recorders.
         window: The analyzed part of the run as the user wrote it, or None for the complete run.
-        hosts: Hostnames of the profiles, including profiles that could not be read.
+        hosts: Hostnames of all profiles, including profiles that could not be read.
     """
 
     operations: Communications
@@ -72,20 +72,20 @@ class Communication:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Reasons why operations are missing from the sums, the most severe first."""
+        """Reasons why operations are missing from the sums, most severe first."""
         is_damage = LimitationKind.FILE_DAMAGED
         damage = [note for note in self.limitations if note.kind is is_damage]
         return list_restrictions(None, damage, ranks_missing=False)
 
     @property
     def counts(self) -> list[int]:
-        """Number of operations of each file within the window."""
+        """Number of operations per file within the window."""
         source = self.operations.source
         return [int(n) for n in np.bincount(source, minlength=len(self.files))]
 
     @property
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
-        """The communicators that occur, each with its number of ranks, or None if unknown."""
+        """The communicators that occur, with their numbers of ranks, or None if unknown."""
         communicators = self.operations.communicators
         used = find_distinct(self.operations.communicator)
         return tuple((communicators[row], self.ranks[row]) for row in used[used != NONE].tolist())
@@ -100,19 +100,19 @@ def measure_communication(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Communication:
-    """Measure the communication operations of all ranks, from NCCL's event files and profiles.
+    """Measure the communication operations of all ranks, using NCCL's event files and profiles.
 
     Args:
-        paths: Event files and profiles of one run, directories of files, or glob patterns. Files
-            are recognized by their content.
-        convention: Names of conventions, or paths of TOML files. Their lists of communication
-            kernels are added to NCCL's kernels.
-        window: Part of the run to analyze: iterations as the first profile numbers them, or times
-            on its clock. None selects the complete run.
+        paths: Event files and profiles of one run, directories that contain them, or glob patterns.
+            Files are recognized by their content.
+        convention: Names of conventions, or paths to TOML files. The communication kernels that
+            they list are added to NCCL's kernels.
+        window: Part of the run to analyze: iterations, numbered as in the first profile, or times
+            on the first profile's clock. None selects the complete run.
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
-        progress: Callback that is notified of how much of each file has been read.
+        progress: Callback that is called with how much of each file has been read.
 
     Raises:
         BubblevizError: An input is invalid; see :mod:`bubbleviz.errors`.
@@ -129,7 +129,7 @@ def measure_communication(
         events = formats[path]
         if events:
             return read_events(path, watch, events)
-        # The iterations are numbered by the first profile.
+        # Iterations are numbered as in the first profile.
         of_first = None if profiles else iterations
         profiles.append(
             read_profile(path, jobs, watch, kinds=kinds, keep_export=keep_export, window=of_first)
@@ -161,11 +161,11 @@ def measure_communication(
 def merge_communication(
     recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
 ) -> Communication:
-    """Merge the communication operations of event files and profiles, and measure who waited.
+    """Merge the communication operations from event files and profiles, and measure who waited.
 
-    Clocks are aligned by kernels and UTC first, and then by the ends of common operations. The
-    duration of each operation is then split at the start of its last member into waiting and moving
-    data.
+    Clocks are aligned by kernels and UTC first, and then by the ends of common operations. Each
+    operation's duration is then split into waiting and moving data, at the start of the operation's
+    last member.
 
     Raises:
         NothingToAnalyzeError: There are no communication operations.
@@ -206,8 +206,8 @@ def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> t
     """Group the rows that record the same operation on different ranks.
 
     If a flight recorder's ring buffer has dropped its oldest entries, sends and receives are
-    counted from the last anchor collective; see :func:`.members.find_epochs`. Sends and receives
-    that follow no anchor cannot be paired.
+    counted starting from the last anchor collective; see :func:`.members.find_epochs`. Sends and
+    receives that follow no anchor cannot be paired.
 
     Returns the instance number of each row (-1 if unknown), and the number of unpaired sends and
     receives.
@@ -231,7 +231,7 @@ def _split_waiting(
 
     The work is done by :func:`.members.split_waiting`. All aligned clocks form one group of
     comparable clocks, and each unaligned clock forms a separate group. Proxy times are only known
-    for the operations of event files.
+    for operations in event files.
     """
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
     gpu_index, family = (
@@ -239,7 +239,7 @@ def _split_waiting(
     )
     order_instance = members.pair_by_order(table, gpu_index, family)
     peer_wait_ns, transfer_ns = np.zeros((2, len(table)), np.int64)
-    # The operations of event files come first.
+    # Operations from event files come first.
     first = 0
     for file in recorded:
         rows = slice(first, first + len(file.events))
@@ -256,16 +256,16 @@ def collect_operations(
     profiles: Sequence[NcclProfile],
     pool: Kernels,
 ) -> Communications:
-    """Concatenate the operations of event files with the operations that only profiles contain.
+    """Concatenate the operations in event files with the operations that only profiles contain.
 
     An operation of a profile is left out if an operation in an event file has the same kernel.
     Proxy operations of event files are ignored in this comparison.
 
     Args:
         recorded: Event files.
-        events: Operations of each event file, with its clocks numbered from 0.
+        events: Operations of each event file, with zero-based clock numbers.
         profiles: Profiles.
-        pool: Kernels of all profiles on the report's clock.
+        pool: Kernels of all profiles, on the report's clock.
 
     Raises:
         NothingToAnalyzeError: There are no operations.
@@ -316,7 +316,7 @@ def _make_nothing_error(
 def count_shared(table: Communications) -> Communications:
     """Fill in ``shared``: the number of operations with the same kernel, clock, start and end.
 
-    An operation whose start or end is unknown gets 1.
+    If an operation's start or end is unknown, its value is 1.
     """
     shared = np.ones(len(table), np.int64)
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
@@ -330,7 +330,7 @@ def count_shared(table: Communications) -> Communications:
 def _make_profile_clocks(
     sources: Sequence[Source],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Return the clock of each profile, and the index of its machine, from 0.
+    """Return the clock of each profile, and the zero-based index of the profile's machine.
 
     The first profile's machine defines the report's clock. Any other machine is aligned by UTC if
     its first profile and the first profile of the run recorded UTC. Otherwise, it is not aligned.
@@ -357,19 +357,19 @@ def _find_clock_bases(
     profiles: Sequence[NcclProfile],
     dump_clocks: Collection[int],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Find out which clocks of event files agree already.
+    """Find out which clocks of event files already agree.
 
-    Clocks that agree get the same number, called their base. The base of a clock is:
+    Clocks that agree get the same number, called their base. A clock's base is:
 
-    - The machine of the matching profile, if the clock was aligned by kernels.
+    - The number of the matching profile's machine, if the clock was aligned by kernels.
     - 0, if there are no profiles and the clock is the first one or the clock of a flight recorder.
-      It then becomes a reference. Flight recorders can share a base because they record UTC, and
-      because their operations are compared by duration.
+      The clock then becomes a reference. Flight recorders can share a base because they record UTC,
+      and because their operations are compared by duration.
     - An unused number otherwise.
 
     Args:
         event_clocks: Clocks of the event files.
-        table: Operations, whose column ``clock`` numbers the clocks of profiles first.
+        table: Operations. The column ``clock`` numbers the clocks of profiles first.
         machines: Machine of each profile.
         profiles: The profiles.
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
@@ -413,7 +413,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
     )
 
 
-#: Text on the effect of recordings that start at different times, where {} is a duration.
+#: Text about the effect of recordings that start at different times. {} is a duration.
 _SKEW = "{} of its waiting are not that device's fault; leave them out with --window"
 
 
@@ -425,7 +425,7 @@ def _list_limitations(
     instance: Ints,
     n_unpaired: int,
 ) -> Iterator[Limitation]:
-    """Yield limitations: what the files do not show about communication, and why.
+    """Yield limitations, which say what the files do not show about communication, and why.
 
     Args:
         recorded: Event files.
@@ -516,7 +516,7 @@ def _list_limitations(
 
 
 def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
-    """Yield limitations about the events of a file that are damaged, incomplete or left out."""
+    """Yield limitations about events in a file that are damaged, incomplete or left out."""
     for subject, count, reason in (
         ("damaged events", file.unreadable, "cut or damaged, and left out"),
         ("events without an end", file.n_without_end, "the job or the file ended first"),
@@ -536,7 +536,7 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
 
 
 def _count_incomplete(communication: Communication, instance: Ints) -> int:
-    """Count the rows of collectives that have fewer recorded members than ranks.
+    """Count the rows of collectives with fewer recorded members than ranks.
 
     Collectives are not counted if the number of ranks of their communicator is unknown.
     """
@@ -554,7 +554,8 @@ def _select_window(
     """Select the operations that start within a window.
 
     Args:
-        communication: The complete run, which is needed to split waiting and moving.
+        communication: Operations of the complete run, because splitting waiting from moving needs
+            all members.
         window: The window as the user gave it.
         extent_ns: Start and end (exclusive) of the window on the report's clock.
 
@@ -585,7 +586,7 @@ def _select_window(
 
 
 def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyzeError:
-    """Return the error for a window without operations. It names the first and the last start."""
+    """Return the error for a window without operations, which names the first and last start."""
     first_ns, last_ns = (start_ns.min(), start_ns.max()) if len(start_ns) else (0, 0)
     return NothingToAnalyzeError(
         f"--window {window.text}: no operation begins in this window; operations begin between "

@@ -12,9 +12,9 @@ from bubbleviz.model import collectives
 from bubbleviz.model.columns import NONE, Ints, Table, make_constant
 from bubbleviz.sources.nccl.events import STATES
 
-#: NCCL's hash of a communicator, or the PyTorch process group that owns it.
+#: NCCL's hash of a communicator, or the PyTorch process group that owns the communicator.
 Communicator = int | collectives.Group
-#: Number of bytes of an element, keyed by datatype.
+#: Size of an element in bytes, keyed by datatype.
 #: The names come from ``ncclDataType_t`` in nccl.h and ``ScalarType`` in c10/core/ScalarType.h.
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
@@ -30,14 +30,14 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: Operations that move n times the counted bytes, where n is the number of ranks.
+#: Operations that move n times as many bytes as are counted, where n is the number of ranks.
 PER_RANK_OPERATIONS = frozenset(
     ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )
 
 
 def format_communicator(value: Communicator | None) -> str:
-    """Return a communicator's hash as NCCL logs it, or a group's label, or "" if it is unknown."""
+    """Return a communicator's hash as NCCL logs it, a group's label, or "" if unknown."""
     if isinstance(value, collectives.Group):
         return value.label
     return "" if value is None else f"0x{value:016x}"
@@ -78,14 +78,14 @@ class Timing(IntEnum):
 
 
 class Split(IntEnum):
-    """How waiting and moving were separated."""
+    """How waiting and moving were told apart."""
 
     UNKNOWN = 0
-    #: The operation waited until its last member (rank taking part) started.
+    #: The operation waited until its last member (participating rank) started.
     MEMBERS = 1
     #: The operation waited while its proxy thread waited for the peer.
     PROXY = 2
-    #: Like ``MEMBERS``, but the members were paired by their order alone.
+    #: Like ``MEMBERS``, but members were paired by their order alone.
     ORDER = 3
 
 
@@ -96,11 +96,11 @@ class Alignment(Enum):
     REFERENCE = "reference"
     #: Aligned by matching the operations of the clock with the kernels of a profile.
     KERNELS = "kernels"
-    #: Aligned by UTC, as recorded by the host of the profile.
+    #: Aligned by UTC, as recorded by the profile's host.
     UTC = "utc"
-    #: Aligned by the ends of operations that were also recorded on aligned clocks.
+    #: Aligned by the ends of operations that were also recorded on an aligned clock.
     OPERATIONS = "operations"
-    #: Not aligned. Times of this clock are not comparable with times of other clocks.
+    #: Not aligned. Times on this clock are not comparable with times on other clocks.
     UNALIGNED = "unaligned"
 
 
@@ -137,7 +137,7 @@ class RecordingClock:
             label: Display name.
             aligned_by: How the clock was aligned.
             of: Number of operations or kernels that could be matched.
-            far_ns: Remaining distance between the two times of each matched pair.
+            far_ns: Distance that remains between the two times of each matched pair.
             drift: Drift of the clock in ns per ns, or 0 if no drift was fitted.
         """
         return RecordingClock(
@@ -152,7 +152,7 @@ class RecordingClock:
 
     @property
     def aligned(self) -> bool:
-        """Whether times of this clock are on the report's clock."""
+        """Whether times on this clock are also on the report's clock."""
         return self.aligned_by is not Alignment.UNALIGNED
 
 
@@ -167,29 +167,30 @@ class Communications(Table):
         kind: Code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: Process id.
         gpu: Number of the GPU, or -1 if the files do not distinguish GPUs.
-        name: Index of the operation's name in ``names``.
-        communicator: Index of the operation's communicator in ``communicators``.
+        name: Name of the operation, as an index into ``names``.
+        communicator: The operation's communicator, as an index into ``communicators``.
         rank: Rank in the communicator.
         run_rank: Rank in the run, or -1 if unknown.
         peer: For a send, receive or proxy transfer, the other rank in the communicator.
         root: Root rank of a rooted collective, such as Broadcast.
-        sequence: Number of the operation among all operations of its communicator and name.
+        sequence: Number of the operation among all operations with its communicator and name.
         count: Number of elements.
-        datatype: Index of the datatype in ``names``.
+        datatype: The datatype, as an index into ``names``.
         bytes: Number of bytes that the rank sends or receives.
-        progress: Index in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
-        algorithm: Index of the algorithm in ``names``.
-        protocol: Index of the protocol in ``names``.
+        progress: Progress of the operation, as an index into
+            :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
+        algorithm: The algorithm, as an index into ``names``.
+        protocol: The protocol, as an index into ``names``.
         channels: Number of channels that the operation uses.
-        clock: Index of the clock that times the operation. Times of aligned clocks are comparable.
+        clock: Index of the clock that timed the operation. Times on aligned clocks are comparable.
         start_ns: Start time.
         end_ns: End time.
         duration_ns: Time from start to end, or -1 if unknown. The duration can be known even if
             start and end are unknown.
         timing: Code of :class:`Timing`.
-        kernel: Row of the operation's kernel in the kernels of all profiles, or -1 if it has none.
-            Several operations can share a kernel and its times.
-        shared: Number of operations with the same kernel and times, including this one.
+        kernel: The operation's kernel, as a row of the kernels of all profiles, or -1 if it has
+            none. Several operations can share a kernel and its times.
+        shared: Number of operations (including this one) with the same kernel and times.
         state_ns: Time in each proxy state, shape (rows, states); see
             :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
         waiting_ns: Part of the duration in which the rank waited for other members, or -1 if
@@ -197,8 +198,8 @@ class Communications(Table):
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Time for which other members waited for this rank, or -1 if unknown.
         split: Code of :class:`Split`.
-        names: Names used for operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes, or PyTorch's groups.
+        names: Names of operations, datatypes, algorithms and protocols.
+        communicators: NCCL's communicator hashes, or PyTorch's process groups.
     """
 
     source: Ints
@@ -241,7 +242,7 @@ def make_communications(
     names: tuple[str, ...],
     communicators: tuple[Communicator, ...],
 ) -> Communications:
-    """Make a table of operations from the given columns, and fill in defaults for all others.
+    """Make a table of operations from the given columns, filling in defaults for all other columns.
 
     Args:
         rows: Number of rows.

@@ -1,7 +1,7 @@
-"""Finds ranks that are missing or late, so that other ranks wait for them.
+"""Finds ranks that are missing or late, and that other ranks therefore wait for.
 
-An operation is open if a member has entered it but has not finished it. The members that have not
-entered an open operation block it. A blocking member that does not wait in another open operation
+An operation is open if a member has entered it but not finished it. Members that have not entered
+an open operation block it. A blocking member that is not itself waiting in another open operation
 blocks the run::
 
     rank 0   ├─ barrier ······      waits for 2 and 3
@@ -65,8 +65,8 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
     Args:
         table: Operations from all files.
-        dumped: Mask of the rows from flight recorders. If the members of their group are unknown,
-            their rank is the rank in the run already.
+        dumped: Mask of the rows from flight recorders. If the members of a row's group are unknown,
+            its rank is already the rank in the run.
 
     Returns:
         The operations with ``run_rank``, which is -1 if unknown.
@@ -85,11 +85,11 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
-    """Fill in ``awaited_ns``: for how long the other members waited for each rank.
+    """Fill in ``awaited_ns``, the time for which other members waited for each rank.
 
-    The members of an instance wait for the last member, which is the one that did not wait. Its
-    ``awaited_ns`` is the sum of the waiting times in the instance. If several members did not wait,
-    they share the sum equally. All other members get 0.
+    The members of an instance wait for the last member, which is the one that did not wait. The
+    last member's ``awaited_ns`` is the sum of the waiting times in the instance. If several members
+    did not wait, they share the sum equally. All other members get 0.
 
     Args:
         table: Operations with ``waiting_ns``.
@@ -111,10 +111,10 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 
 
 def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
-    """Return the pipeline stage of each rank of the run: its position in its pipeline group.
+    """Return each rank's pipeline stage, which is its position in its pipeline group.
 
-    If a rank is in several pipeline groups, the largest one is used, because pairs of stages may
-    have separate groups.
+    If a rank is in several pipeline groups, the largest group is used, because pairs of stages may
+    have their own groups.
     """
     groups = [communicator for communicator in communicators if isinstance(communicator, Group)]
     pipelines = [group.ranks for group in groups if _PIPELINE.fullmatch(group.description)]
@@ -123,9 +123,9 @@ def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
 
 
 def list_late_ranks(table: Communications) -> list[LateRank]:
-    """List the ranks for which others waited, longest total waiting time first.
+    """List the ranks that others waited for, longest total waiting time first.
 
-    On ties, ranks are sorted by number. Operations whose rank in the run is unknown are ignored.
+    Ties are sorted by rank number. Operations whose rank in the run is unknown are ignored.
     """
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
@@ -137,14 +137,14 @@ def list_late_ranks(table: Communications) -> list[LateRank]:
 
 
 def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:
-    """Find where the run hangs: the first unfinished operation of each communicator or pair.
+    """Find where the run hangs, that is, each communicator's or pair's first unfinished operation.
 
     A pair consists of a sender and a receiver. A rank has not entered an operation in two cases:
     its dump ends before the operation, or its GPU has not started the operation although another
     rank's GPU has.
 
-    Collectives are matched by sequence number, and the unfinished sends and receives of a pair by
-    their order.
+    Collectives are matched by sequence number. The unfinished sends and receives of a pair are
+    matched by order.
 
     Args:
         table: Operations of all files. Only rows from flight recorders have a ``progress``.
@@ -177,7 +177,7 @@ def _find_hang(
     pair: tuple[int, int] | None,
     dumped: Collection[int],
 ) -> Fault:
-    """Find the first unfinished operation of a communicator or pair, and who has entered it.
+    """Find a communicator's or pair's first unfinished operation, and who has entered it.
 
     A rank has entered the operation if it recorded this operation or a later one. There is one
     exception: if any GPU has started the operation, a rank whose GPU has not started it has not
@@ -186,7 +186,7 @@ def _find_hang(
 
     Args:
         table: Operations recorded by flight recorders.
-        rows: Rows of the communicator or pair. At least one is unfinished.
+        rows: Rows of the communicator or pair, of which at least one is unfinished.
         position: For each row of ``table``, a number that is the same for all members of an
             operation, and larger for later operations of the communicator or pair.
         pair: Sender and receiver in the communicator, or None for collectives.
@@ -244,15 +244,15 @@ def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | Non
 
 
 def find_culprits(faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks that block the run: missing in an operation, waiting in none. Ascending."""
+    """Return the ranks that block the run, ascending: missing in an operation, waiting in none."""
     waiting = {rank for fault in faults if not fault.calls for rank in fault.entered}
     return sorted({rank for fault in faults for rank in fault.missing} - waiting)
 
 
 def _find_mismatches(table: Communications) -> Iterator[Fault]:
-    """Yield the first collective of each communicator that its members called differently.
+    """Yield, for each communicator, the first collective that its members called differently.
 
-    Calls differ by name, datatype or, for ``_EQUAL_COUNT_OPERATIONS``, number of elements.
+    Calls can differ in name, datatype or (for ``_EQUAL_COUNT_OPERATIONS``) number of elements.
 
     Args:
         table: Collectives recorded by flight recorders.
@@ -281,7 +281,8 @@ def _list_calls(
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return each distinct call of a collective in words, and the ranks that made it.
 
-    The call that the most ranks made comes first. On ties, the call with the smallest rank wins.
+    The call made by the most ranks comes first. On ties, the call with the smallest rank comes
+    first.
 
     Args:
         table: Collectives recorded by flight recorders.

@@ -12,17 +12,17 @@ from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_duplicates
 
-#: Suffixes of event files, also of pointers to event files.
+#: Suffixes of event files and of pointers to event files.
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
 def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
-    """Find the files at the paths, and return the format of each event file, or "" for profiles.
+    """Find the files at the paths, and return each event file's format, or "" for profiles.
 
     Directories and glob patterns are expanded.
 
     Raises:
-        InputError: A path does not exist, or leads to neither event files nor profiles.
+        InputError: A path does not exist, or there are neither event files nor profiles at a path.
         MismatchError: A file is given twice.
         ProfileError: A file cannot be read.
     """
@@ -32,7 +32,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
     pointers: set[str] = set()
 
     def is_event_file(path: str) -> bool:
-        """Return whether a file contains NCCL events, or is a pointer to a file with events.
+        """Return whether a file contains NCCL events or is a pointer to a file that does.
 
         The detected format of the file is cached.
         """
@@ -43,12 +43,12 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
                 if Path(path).suffix in _SUFFIXES and describe_pointer(head) is not None:
                     pointers.add(path)
             except ProfileError:
-                # The same error is reported when the file is read as a profile.
+                # The same error will be reported when the file is read as a profile.
                 formats[path] = ""
         return formats[path] != "" or path in pointers
 
     files = find_profiles(paths, ("an event file of NCCL", is_event_file))
     refuse_duplicates([file.path for file in files], "file")
-    # Event files of different ranks may have equal content; profiles never do.
+    # Event files of different ranks may have identical content, but profiles never do.
     refuse_same_content(Fleet(1), [file.path for file in files if not is_event_file(file.path)])
     return {file: formats[file.path] if is_event_file(file.path) else "" for file in files}

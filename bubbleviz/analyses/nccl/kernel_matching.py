@@ -1,14 +1,14 @@
-"""Matches recorded operations with the kernels of a profile, and finds the clock offset.
+"""Matches recorded operations with the kernels in a profile, and finds the clock offset.
 
-Both tables list the same kernels in the same order, each on its own clock. Each table may lack some
-kernels. Consider all differences ``kernel start - operation start``. They are densest at the offset
-between the clocks::
+Both tables list the same kernels in the same order, each on its own clock. Either table may lack
+some kernels. All differences ``kernel start - operation start`` are considered. The differences are
+densest at the offset between the clocks::
 
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
     kernels        |  |     |  |  |                             └─ densest
 
-Operations are searched in blocks, because the drift of a clock is negligible within a block. Offset
-and drift are fitted to the best block first, and then to all operations.
+Operations are searched in blocks, because clock drift is negligible within a block. Offset and
+drift are fitted to the best block first, and then to all operations.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.sources.nccl.events import UNKNOWN
 
-#: Maximum distance between a kernel's start and the start of a channel's work on the GPU's clock.
+#: Maximum distance between the start of a kernel and of a channel's work, on the GPU's clock.
 GPU_TOLERANCE_NS = 20_000
-#: Maximum distance if the start was recorded by a host thread, which may have been asleep.
+#: Maximum distance if a host thread, which may have been asleep, recorded the start.
 HOST_TOLERANCE_NS = 1_000_000
 #: Maximum difference in length between a kernel and its operation.
 #: The maximum is a fraction of the kernel's length plus a constant in ns.
@@ -34,16 +34,16 @@ _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
 #: Number of operations in a block.
 #: A smaller block could match kernels by chance, and drift would separate a larger block.
 _BLOCK_OPERATIONS = 64
-#: Maximum number of blocks to try. The profile may have recorded nothing during a block.
+#: Maximum number of blocks to try. The profile may contain nothing recorded during a block.
 _MAX_BLOCKS = 8
-#: Approximate number of differences that are sorted together, which limits the memory use.
+#: Approximate number of differences sorted at a time, to limit memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20
-#: Minimum number of operations matched by a clear offset, relative to the next best offset.
-#: An offset that is not clear may be due to chance, or to a run that repeats itself.
+#: Minimum number of operations that a clear offset matches, relative to the next best offset. An
+#: unclear offset may be due to chance, or to a run that repeats itself.
 _CLEAR_RATIO = 1.5
 #: Minimum number of pairs, and minimum time span of the pairs, for fitting a drift.
 _MIN_DRIFT_PAIRS, _MIN_DRIFT_SPAN_NS = 16, 1_000_000_000
-#: Maximum median distance with a fitted drift, relative to the median distance without drift.
+#: Maximum median distance with a fitted drift, as a fraction of the median distance without drift.
 _MAX_DRIFT_RESIDUAL = 0.5
 
 
@@ -89,7 +89,7 @@ class Match(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """The offset on which most operations of a block agree.
+    """The offset on which most operations in a block agree.
 
     Attributes:
         n_agreeing: Number of operations that agree on the offset.
@@ -103,7 +103,7 @@ class Offset(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """A set of differences within one tolerance. The smallest tuple is the best cluster.
+    """A set of differences that lie within one tolerance. The smallest tuple is the best cluster.
 
     Attributes:
         negative_size: Number of differences, negated.
@@ -149,7 +149,7 @@ class StartPairs:
         return np.asarray(same_length & same_family, bool)
 
     def find_nearest(self, line: ClockLine, rows: Ints) -> tuple[Ints, Ints]:
-        """Find the nearest compatible kernel of each operation, within the tolerance.
+        """Find the nearest compatible kernel for each operation, within the tolerance.
 
         Only the three kernels before and the three after the converted start are considered, which
         allows for kernels of other families in between.
@@ -196,20 +196,19 @@ class StartPairs:
 
 
 def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
-    """Find the clock offset and drift that match the most operations with kernels.
+    """Find the clock offset and drift that match the largest number of operations with kernels.
 
     Blocks of operations are searched for an offset on which most of their operations agree. The
     search ends at the first block in which at least half of the operations agree on a clear offset.
-    If no block is that good, the one with the most agreeing operations wins. Offset and drift are
-    then fitted to all operations, starting from this block.
+    If no block is that good, the block with the most agreeing operations wins. Offset and drift are
+    then fitted to all operations, starting from the chosen block.
 
     Args:
         operations: Starts of the recorded operations.
         kernels: Starts of the kernels of a profile.
         tolerance_ns: Maximum distance between the starts of an operation and its kernel.
 
-    Returns:
-        The match, or None if no offset matches an operation with a kernel.
+    Returns: The match, or None if no offset matches any operation with a kernel.
     """
     n_operations = len(operations.start_ns)
     if n_operations == 0 or len(kernels.start_ns) == 0:
@@ -228,13 +227,13 @@ def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Matc
     line = _fit_line(pairs, best_rows, best.offset_ns)
     kernel, distance_ns = pairs.find_nearest(line, np.arange(n_operations))
     distance_ns = np.abs(distance_ns[kernel != NONE])
-    # Chance may match some of a few dozen operations, but not most of all operations.
+    # Some of a few dozen operations may match by chance, but not the majority of all operations.
     is_clear = _is_clear(best) and 2 * len(distance_ns) >= n_operations
     return Match(line, kernel, distance_ns, is_clear or _is_complete(pairs, kernel))
 
 
 def _choose_blocks(n_operations: int) -> list[int]:
-    """Return the first operation of each block to try, spread over all operations."""
+    """Return the first operation of each block to try, with blocks spread over all operations."""
     if n_operations <= _BLOCK_OPERATIONS:
         return [0]
     first = np.linspace(0, n_operations - _BLOCK_OPERATIONS, _MAX_BLOCKS).astype(int)
@@ -255,7 +254,7 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 
 
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
-    """Find the clock offset on which most operations of a block agree.
+    """Find the clock offset on which most operations in a block agree.
 
     An operation agrees on an offset if it has a compatible kernel at this distance, within one
     tolerance. The result also contains the number of operations that agree on the next best offset,
@@ -265,8 +264,7 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
         pairs: Operations and kernels.
         rows: Operations of the block, in order.
 
-    Returns:
-        The offset, or None if no kernel is compatible with an operation.
+    Returns: The offset, or None if no kernel is compatible with any operation.
     """
     tolerance_ns = pairs.tolerance_ns
     bounds_ns = _divide_offsets(pairs, rows)
@@ -279,7 +277,7 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
     def count_agreeing(start_ns: int) -> tuple[int, int]:
         """Return the number of agreeing operations, and the median of their differences.
 
-        An operation counts once, even if several kernels are near it.
+        Each operation counts once, even if several kernels are near it.
         """
         by_operation = pairs.list_differences(rows, start_ns, start_ns + tolerance_ns)
         n_agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
@@ -305,7 +303,7 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
 
 
 def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
-    """Return ascending bounds that divide the possible offsets into parts, to limit the memory use.
+    """Return ascending bounds that divide the possible offsets into parts, to limit memory use.
 
     Each part contains about ``_DIFFERENCES_AT_ONCE`` differences.
     """
@@ -346,10 +344,10 @@ def _find_largest_cluster(
 
 
 def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
-    """Fit a clock line (offset and drift) to all operations, starting with the offset of a block.
+    """Fit a clock line (offset and drift) to all operations, starting with the offset from a block.
 
-    The line is first fitted to the operations of the block. The range of operations is then tripled
-    in length until it covers all of them, and the line is fitted again each time.
+    The line is first fitted to the operations in the block. The range of operations is then
+    repeatedly tripled in length until it covers all operations. The line is fitted again each time.
 
     Args:
         pairs: Operations and kernels.
@@ -374,22 +372,22 @@ def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
 
 
 def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
-    """Fit a correction of the offset, and a drift, to the distances of matched pairs.
+    """Fit an offset correction and a drift to the distances between matched pairs.
 
     The drift is only changed if all conditions are met:
 
     - There are at least ``_MIN_DRIFT_PAIRS`` pairs.
-    - They span at least ``_MIN_DRIFT_SPAN_NS``.
+    - The pairs span at least ``_MIN_DRIFT_SPAN_NS``.
     - The linear fit reduces the median distance to at most ``_MAX_DRIFT_RESIDUAL`` of the median
       distance without drift.
 
     Args:
         since_ns: Time of each pair, relative to the middle of the line.
         distance_ns: Start of the kernel minus converted start of the operation, for each pair.
-        drift: Drift of the line so far.
+        drift: Current drift of the line.
 
     Returns:
-        shift_ns: Correction of the offset. It is the median distance if the drift is not changed.
+        shift_ns: Offset correction, which is the median distance if the drift is not changed.
         drift: New drift of the line.
     """
     median_ns = float(np.median(distance_ns))

@@ -1,4 +1,4 @@
-"""Selects the NCCL kernels in profiles, and reads operations from their names."""
+"""Selects NCCL kernels in profiles, and reads operations from the kernel names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.nccl.events import OperationKind
 
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
-#: Operations that kernels named SendRecv carry out.
+#: Operations that are carried out by kernels named SendRecv.
 _SEND_RECV_OPERATIONS = frozenset(
     ("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )
@@ -44,7 +44,7 @@ def get_family(name: str) -> str:
 def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     """Return the operation, algorithm and protocol in a kernel's name, or "" for unknown parts.
 
-    If the kernel is not from NCCL, the operation is the kernel's name without its signature.
+    If the kernel is not an NCCL kernel, the operation is the kernel's name without its signature.
     """
     if not naming.is_nccl(kernel):
         return naming.trim_signature(kernel), "", ""
@@ -95,7 +95,7 @@ class Kernels(Table):
     places: tuple[tuple[int, int, str], ...] = field(default=(), metadata={"shared": True})
 
     def select_starts(self, gpu_index: int) -> Starts:
-        """Return the starts of the kernels of a GPU, given as an index into ``places``."""
+        """Return the kernel starts for a GPU, given as an index into ``places``."""
         kernels = self.take(self.gpu_index == gpu_index)
         return Starts(kernels.start_ns, kernels.family, kernels.end_ns - kernels.start_ns)
 
@@ -105,12 +105,13 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
 
     Args:
         activities: All kernels in the profile, followed by all copies.
-        kinds: Kernel lists. Kernels that the user added as communication are selected as well.
+        kinds: Kernel lists. Kernels that the user added as communication kernels are selected as
+            well.
         host: Name of the host that recorded the profile.
 
     Returns:
         kernels: The communication kernels, sorted by GPU and start.
-        rows: Row in ``activities`` of each of these kernels.
+        rows: For each of the returned kernels, its row in ``activities``.
     """
     is_listed = naming.match_any(activities.names, kinds.added_communication)
     is_listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
@@ -135,7 +136,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
 
 
 def pool_kernels(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels:
-    """Concatenate the kernels of all profiles on the report's clock.
+    """Concatenate the kernels of all profiles, converted to the report's clock.
 
     Args:
         tables: Kernels of each profile.
@@ -165,11 +166,11 @@ def list_operations(
     names: Sequence[str],
     communicators: tuple[Communicator, ...] = (),
 ) -> Communications:
-    """Build the operation table of a profile: the given operations, then one row per other kernel.
+    """Build a profile's operation table: the given operations, then one row per remaining kernel.
 
     A kernel is added as a separate operation unless it is the first or last kernel of a given
-    operation. The operation is then read from the kernel's name, and is "unknown" if the name does
-    not contain one.
+    operation. The operation is then read from the kernel's name, or is "unknown" if the name
+    contains no operation.
 
     Args:
         kernels: Communication kernels of the profile.
@@ -203,14 +204,14 @@ def list_operations(
 
 
 def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[Ints, Ints, Ints]:
-    """Assign an integer id to the operation, algorithm and protocol in each kernel name.
+    """Assign integer ids to the operation, algorithm and protocol in each kernel name.
 
     If the name contains no operation, the id of "unknown" is used. The id of a missing algorithm or
     protocol is -1.
 
     Args:
         names: Kernel names.
-        numbers: Integer ids of texts. A new text gets the next id.
+        numbers: Maps texts to integer ids. A new text gets the next free id.
     """
     parsed = [parse_kernel_name(name) for name in names]
     operation = numbers.numbers(operation or "unknown" for operation, _, _ in parsed)

@@ -1,4 +1,4 @@
-"""Finds the rows of different ranks that record the same operation, and who waited for whom.
+"""Finds rows from different ranks that record the same operation, and who waited for whom.
 
 A communication operation is recorded once per rank. The rows of all ranks that took part in an
 operation are its *members*, and share an *instance* number. Data moves once the last member has
@@ -12,12 +12,12 @@ The steps, in the order in which :mod:`.analysis` runs them:
 
 1. :func:`find_epochs`, if a ring buffer lost its oldest entries: number the collectives of the
    largest group, so that sends and receives can be counted from a common start.
-2. :func:`number_instances`: group the rows into instances. Members of a collective have the same
-   communicator, name and sequence number. The k-th send from one rank to another belongs to the
+2. :func:`number_instances`: group the rows into instances. Members of a collective share the same
+   communicator, name and sequence number. The k-th send from one rank to another is paired with the
    k-th receive on the other rank.
 3. :func:`align_member_ends`: shift rows of flight recorders, so that all members end together.
 4. :func:`align_clocks_by_ends`: align the remaining clocks by the ends of common operations.
-5. :func:`pair_by_order`: for profiles without communicators, group the k-th kernels of all GPUs.
+5. :func:`pair_by_order`: for profiles without communicators, group the k-th kernel of every GPU.
 6. :func:`split_waiting`: split each duration into waiting and moving, as in the figure.
 """
 
@@ -40,9 +40,9 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
 
-#: Minimum fraction of the groups of k-th kernels in which all kernels run at one instant.
+#: Minimum fraction of the groups of k-th kernels in which all kernels run simultaneously.
 _MIN_OVERLAPPING = 0.95
-#: Upper bound of the sequence numbers in a file, used to separate the numbers of different files.
+#: Upper bound for sequence numbers in a file, used to keep the numbers of different files apart.
 _SEQUENCE_LIMIT = 1 << 40
 
 
@@ -51,7 +51,7 @@ def find_epochs(table: Communications) -> Ints:
 
     If a file has lost its oldest entries, sends and receives are counted from an anchor instead of
     from the start of the file. Anchors are the collectives of the communicator with the most ranks,
-    because all its ranks call collectives in the same order.
+    because all its ranks call its collectives in the same order.
 
     Returns:
         The largest sequence number of an anchor at or before the row, or -1 if the file contains no
@@ -70,7 +70,7 @@ def find_epochs(table: Communications) -> Ints:
 
 
 def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
-    """Group the rows that record the same operation: all its members get the same instance number.
+    """Group rows that record the same operation. All its members get the same instance number.
 
     Rows are members of the same operation if all columns of their key are equal::
 
@@ -82,7 +82,7 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
 
     Args:
         table: Operations from all files.
-        epoch: For each row, the anchor that sends and receives are counted from; see
+        epoch: For each row, the anchor from which sends and receives are counted; see
             :func:`find_epochs`.
 
     Returns:
@@ -149,24 +149,22 @@ def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
 
 
 def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
-    """Pair kernels of different GPUs by their order alone, for profiles without communicators.
+    """Pair kernels on different GPUs by order alone, for profiles without communicators.
 
-    The k-th kernels of a family on all GPUs form a group. The groups of a family are paired if both
-    conditions are met:
+    The k-th kernels of a family, one from each GPU, form a group. The groups of a family are paired
+    if both conditions are met:
 
     - Every GPU ran the same number of kernels of the family.
-    - In at least ``_MIN_OVERLAPPING`` of the groups, all kernels run at the same time at some
-      instant.
+    - In at least ``_MIN_OVERLAPPING`` of the groups, there is an instant at which all kernels run.
 
-    The groups without such an instant stay unpaired.
+    Groups without a common instant stay unpaired.
 
     Args:
         table: Operations from all files.
         gpu_index: GPU of each row, or -1 if unknown.
         family: Kernel family of each row, or -1 if unknown.
 
-    Returns:
-        An instance number for each row, or -1 if it is not paired.
+    Returns: An instance number for each row, or -1 if the row is not paired.
     """
     instance = np.full(len(table), NONE, np.int64)
     is_bare_kernel = (
@@ -196,8 +194,7 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
         gpu_index: GPU of each of ``rows``.
         family: Kernel family of each of ``rows``.
 
-    Returns:
-        An instance number for each of ``rows``, or -1 if it is not paired.
+    Returns: An instance number for each of ``rows``, or -1 if the row is not paired.
     """
     nth = number_occurrences((family, gpu_index))
     instance = np.full(len(rows), NONE, np.int64)
@@ -217,7 +214,7 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
 
 
 def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: int) -> Bools:
-    """Return a mask of the groups whose operations all run at one instant.
+    """Return a mask of the groups in which all operations run simultaneously at some instant.
 
     Args:
         table: Operations from all files.
@@ -235,7 +232,7 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
     """Shift operations of flight recorders so that all members of an instance end together.
 
     A flight recorder polls, so it sees the end of an operation too late, but its durations are
-    exact. All members are shifted to the earliest end that was observed in the instance.
+    exact. All members are shifted to the earliest end observed in the instance.
 
     Args:
         table: Operations from all files.
@@ -255,10 +252,10 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
 def align_clocks_by_ends(
     table: Communications, instance: Ints, clocks: Sequence[RecordingClock], bases: Sequence[int]
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
-    """Align clocks to the reference by the ends of common operations.
+    """Align clocks to the reference clock by the ends of common operations.
 
     All members of an operation are assumed to end at the same instant. A base is a group of clocks
-    that agree already. In each round, the base that shares the most operations with aligned clocks
+    that already agree. In each round, the base that shares the most operations with aligned clocks
     is shifted by the median distance. The rounds end when no unaligned base shares an operation
     with an aligned one.
 
@@ -266,12 +263,12 @@ def align_clocks_by_ends(
         table: Operations of all files, each on the clock that recorded it.
         instance: Instance number of each row, equal for all members of an operation, or -1.
         clocks: Clocks of the recordings.
-        bases: Base number of each clock. Clocks with the same base agree already. Base 0 is the
+        bases: Base number of each clock. Clocks with the same base already agree. Base 0 is the
             reference.
 
     Returns:
         table: The operations with shifted times.
-        clocks: The clocks, with the distances that remain between the ends of operations.
+        clocks: The clocks, along with the remaining distances between the ends of operations.
     """
     rows = np.flatnonzero((instance != NONE) & (table.end_ns != UNKNOWN))
     number, base_of_clock = instance[rows], np.array(bases, np.int64)
@@ -353,13 +350,13 @@ def split_waiting(
     - the members with the same ``order_instance``,
     - the time for which the proxy thread waited for the peer, limited to the duration.
 
-    If there is none, waiting and moving are unknown.
+    If no source gives a waiting time, waiting and moving are unknown.
 
     Args:
         table: Operations from all files.
         instance: Instance number of each row, equal for all members of an operation, or -1.
         order_instance: Instance number of each row that was paired by order alone, otherwise -1.
-        compared: A group id for each clock; times of clocks in the same group are comparable.
+        compared: A group id for each clock. Times on clocks in the same group are comparable.
         peer_wait_ns: Time for which the proxy thread of each operation waited for the peer, or 0
             without a proxy thread.
         transfer_ns: Time for which the proxy thread moved data, or 0 without a proxy thread.
@@ -384,9 +381,10 @@ def split_waiting(
 
 
 def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> Ints:
-    """Return the time from the start of each operation to the start of its last member.
+    """Return the time from each operation's start to the start of its last member.
 
-    The time is at most the duration, if that is known. Rows that share a kernel are one member.
+    The time is at most the duration, if the duration is known. Rows that share a kernel count as
+    one member.
 
     Args:
         table: Operations from all files.

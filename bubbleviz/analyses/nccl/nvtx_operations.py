@@ -1,7 +1,7 @@
 """Reads operations from NCCL's NVTX ranges, and finds the kernels that carry them out.
 
-An operation is a call of NCCL's API that opens an NVTX range. Outside of groups, a call launches
-its own kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of all calls::
+An operation is an NCCL API call that opens an NVTX range. Outside of groups, each call launches its
+own kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of all calls::
 
     ncclGroupStart  ncclSend  ncclRecv  ncclGroupEnd
                                         └─ one kernel for both: SendRecv
@@ -24,7 +24,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
 
-#: Patterns of the ranges that NCCL's API opens.
+#: Name patterns of the ranges that NCCL's API opens.
 GLOBS = ("nccl[A-Z]*",)
 _OPERATION = re.compile(
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|Send|Recv|All[Tt]oAllv?|Gather|"
@@ -36,7 +36,7 @@ _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 def collect_range_operations(
     ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
 ) -> tuple[Communications, int]:
-    """Collect the operations that NCCL's ranges name, and match them with kernels.
+    """Collect the operations that NCCL's ranges name, and match the operations with kernels.
 
     The operations of a group are matched in order with the kernels of the same group and family. If
     a group contains no kernel of an operation's family, the operation is matched with all kernels
@@ -49,8 +49,8 @@ def collect_range_operations(
         payloads: Payloads of the ranges, or None if they were not recorded.
 
     Returns:
-        operations: Operations that have a kernel, followed by the kernels without an operation.
-        n_without: Number of operations without a kernel.
+        operations: Operations that have a kernel, followed by kernels that have no operation.
+        n_without: Number of operations that have no kernel.
     """
     matches = [_OPERATION.fullmatch(name) for name in ranges.names]
     names = Numbering(match[1] for match in matches if match)
@@ -96,7 +96,7 @@ def _match_kernels(
     first, last = distribute(
         (group[rows], family_of_name[name]), (kernel_group, kernels.family[launched])
     )
-    # The name of a kernel may contain no operation, so unmatched operations ignore the family.
+    # A kernel's name may contain no operation, so the family is ignored for unmatched operations.
     unmatched = np.flatnonzero(first == NONE)
     first[unmatched], last[unmatched] = distribute((group[rows[unmatched]],), (kernel_group,))
     launched = np.append(launched, NONE)
@@ -106,7 +106,7 @@ def _match_kernels(
 def _lookup_payloads(
     payloads: Payloads, ranges: Ranges, kernels: Kernels, rows: Ints, kernel: Ints
 ) -> dict[str, Ints]:
-    """Look up the communicator, bytes, peer, root and rank of operations in the range payloads.
+    """Look up the operations' communicator, bytes, peer, root and rank in the range payloads.
 
     The columns are -1 for operations without a payload. The rank comes from :func:`_find_ranks`.
 
@@ -133,7 +133,7 @@ def _lookup_payloads(
 
 
 def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
-    """Return the rank of each operation in its communicator, from payloads that contain a rank.
+    """Return each operation's rank in its communicator, based on payloads that contain a rank.
 
     The rank is looked up by (process, communicator, device). If the payloads contain no unique rank
     for this key, the rank is looked up by (process, communicator).
@@ -160,12 +160,12 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
 
 
 def _lookup_unique(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -> Ints:
-    """Look up values by keys of several columns.
+    """Look up values by keys that consist of several columns.
 
     Args:
-        keys: Columns of the keys. A key may occur repeatedly.
+        keys: Key columns. A key may occur more than once.
         values: Value of each key, at least 0.
-        queries: Columns of the keys to look up.
+        queries: Key columns of the keys to look up.
 
     Returns:
         The value for each query, or -1 if its key does not occur or occurs with different values.
@@ -204,8 +204,8 @@ def _measure_depth(change: Ints, thread: Ints) -> Ints:
     If a capture starts inside a group, the ends without a start are ignored.
 
     Args:
-        change: Number of groups that each range opens, negative if it closes one. The ranges of a
-            thread are in order of time.
+        change: Number of groups that each range opens, negative if it closes a group. The ranges of
+            a thread are in chronological order.
         thread: Thread of each range.
     """
     depth = np.zeros(len(change), np.int64)
@@ -217,7 +217,7 @@ def _measure_depth(change: Ints, thread: Ints) -> Ints:
 
 
 def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
-    """Divide the k kernels of each key evenly among the n operations with this key, in order.
+    """Divide each key's k kernels evenly among its n operations, in order.
 
     Operation j (from 0) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1, but at
     least the first of them. Several operations can therefore share a kernel.

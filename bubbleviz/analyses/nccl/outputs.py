@@ -43,7 +43,7 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-#: Transfer rate columns, which follow the columns of the operation table.
+#: Transfer rate columns, which come after the columns of the operation table.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def as_json(communication: Communication) -> str:
-    """Return totals, clocks, files and limitations as JSON; unknown values are null."""
+    """Return totals, clocks, files and limitations as JSON. Unknown values are null."""
     return format_json(to_values(build_summary(communication)))
 
 
@@ -110,7 +110,7 @@ def _make_communicator_entry(communicator: Communicator, ranks: int | None) -> C
 
 
 def _make_fault_entry(fault: hangs.Fault) -> FaultEntry:
-    """Return the entry of an operation at which the run hangs, or that was called differently."""
+    """Return the entry for an operation at which the run hangs, or whose calls differ."""
     return FaultEntry(
         communicator=format_communicator(fault.communicator),
         name=fault.name,
@@ -123,7 +123,7 @@ def _make_fault_entry(fault: hangs.Fault) -> FaultEntry:
 
 
 def _make_total_entry(total: Total) -> TotalEntry:
-    """Convert a total to its JSON entry; unknown texts become null."""
+    """Convert a total to its JSON entry. Unknown texts become null."""
     return TotalEntry(
         communicator=format_communicator(total.communicator) or None,
         ranks=total.ranks,
@@ -170,7 +170,7 @@ def format_operations_csv(communication: Communication) -> str:
 
 
 def _list_column_texts(communication: Communication) -> dict[str, list[str]]:
-    """Return, for each column that contains indices, the list of texts that they refer to."""
+    """Return, for each column of indices, the texts that the indices refer to."""
     table = communication.operations
     names = [quote_formula(name) for name in table.names]
     kinds = [kind.name.lower().replace("_", " ") for kind in OperationKind]

@@ -1,4 +1,4 @@
-"""Reads NCCL's kernels from a profile, and finds the operations that they carry out."""
+"""Reads NCCL kernels from a profile, and finds the operations that they carry out."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
 _XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
-#: Hints on how to record which operations kernels carry out, keyed by profile format.
-#: Hints for all other formats are keyed by the API of the launching calls.
+#: Hints on how to record which operations the kernels carry out, keyed by profile format. For
+#: formats not listed, the key is the API of the launching calls.
 _RECORD_RANGES = {
     "xplane": _XLA_HINT,
     "xla-trace": _XLA_HINT,
@@ -48,12 +48,12 @@ class NcclProfile:
     Attributes:
         source: The profile.
         kernels: Communication kernels.
-        operations: Communication operations. Column ``kernel`` is a row of ``kernels``, and ``gpu``
-            is an index into ``kernels.places``.
+        operations: Communication operations. The column ``kernel`` contains rows of ``kernels``,
+            and the column ``gpu`` contains indices into ``kernels.places``.
         sizes: Number of ranks of each communicator.
         limitations: What could not be read, and why.
-        alternatives: For a profile without communication, a clause naming other commands that can
-            read it, or "".
+        alternatives: If the profile contains no communication, a clause naming other commands that
+            can read it, otherwise "".
         window_ns: Start and end (exclusive) of the iterations to analyze, or None for the complete
             profile.
         recorded: For each device, when its recording started, and its first and its longest
@@ -88,11 +88,11 @@ def read_profile(
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the file exported from a ``.nsys-rep`` report, next to the
             report.
-        window: Iterations for which start and end on the profile's clock are determined, or None.
+        window: Iterations whose start and end on the profile's clock are to be determined, or None.
 
     Raises:
         ProfileError: The profile cannot be read.
-        InputError: The profile contains no iteration of the window.
+        InputError: The profile contains none of the window's iterations.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         full_profile = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
@@ -110,7 +110,7 @@ def read_profile(
             except ProfileError as error:
                 # If this profile were skipped, another profile would number the iterations.
                 raise InputError(str(error)) from error
-    # The file that was read may be a temporary export, so the path of the report is restored.
+    # The file that was read may be a temporary export, so the path to the report is restored.
     return replace(
         profile,
         source=replace(profile.source, path=path),
@@ -119,10 +119,10 @@ def read_profile(
 
 
 def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
-    """Select the communication kernels of a profile, and find the operations they carry out.
+    """Select the communication kernels in a profile, and find the operations they carry out.
 
-    The operations are the collectives that PyTorch recorded. If PyTorch recorded no collectives,
-    the operations are NCCL's own ranges.
+    The operations are the collectives that PyTorch recorded. If PyTorch recorded none, NCCL's own
+    ranges are used.
     """
     payloads, payload_notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
@@ -158,10 +158,10 @@ class _FoundOperations(NamedTuple):
     """The operations of a profile.
 
     Attributes:
-        operations: Operations, followed by the kernels without an operation.
+        operations: Operations, followed by kernels that have no operation.
         sizes: Number of ranks of each communicator.
-        limitations: Limitations that count the kernels without an operation, and the operations
-            without a kernel.
+        limitations: Limitations that count kernels without an operation and operations without a
+            kernel.
     """
 
     operations: Communications
@@ -176,11 +176,11 @@ def _find_pytorch_operations(
     kernels: Kernels,
     rows: Ints,
 ) -> _FoundOperations:
-    """Find the operations of a profile from the collectives that PyTorch recorded.
+    """Find the operations in a profile based on the collectives that PyTorch recorded.
 
     Args:
         profile: The profile.
-        recorded: Collectives of the profile.
+        recorded: The profile's collectives.
         linked: The profile with calls linked to kernels.
         kernels: Communication kernels.
         rows: For each of ``kernels``, its row in the profile's activities.
@@ -212,7 +212,7 @@ def _find_range_operations(
     rows: Ints,
     payloads: Payloads | None,
 ) -> _FoundOperations:
-    """Find the operations of a profile from the ranges of NCCL's API calls.
+    """Find the operations in a profile based on the ranges of NCCL's API calls.
 
     Args:
         profile: The profile.
@@ -243,14 +243,14 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return a limitation that counts the NCCL kernels about which only the name is known.
+    """Return a limitation that counts the NCCL kernels of which only the name is known.
 
     Args:
         profile: The profile.
         kernels: Communication kernels.
         is_bare: Mask of the kernels without an operation.
-        condition: Phrase after "kernels of NCCL" that says which kernels are counted.
-        reason: Why only the names are known, and how to record more.
+        condition: Phrase that follows "kernels of NCCL" and says which kernels are counted.
+        reason: Text that says why only the names are known, and how to record more.
     """
     is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     return Limitation(

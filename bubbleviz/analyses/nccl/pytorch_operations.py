@@ -11,7 +11,7 @@ from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import group_rows
 
-#: Operations for which NCCL counts the elements in the output of a rank, not in its input.
+#: Operations for which NCCL counts the elements in a rank's output rather than in its input.
 _OUTPUT_COUNTED = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
 
@@ -20,7 +20,7 @@ def collect_pytorch_operations(
 ) -> Communications:
     """Convert the collectives that PyTorch recorded to NCCL operations.
 
-    Bytes and element counts are converted to NCCL's definition, and an AlltoAll with parts of
+    Bytes and element counts are converted to NCCL's definitions. An AlltoAll with parts of
     different sizes is renamed to AlltoAllv.
 
     Args:
@@ -41,7 +41,7 @@ def collect_pytorch_operations(
     name, names = _name_operations(collectives, kernels, first)
     n_names = len(names)
     count = _count_elements(collectives, name, names)
-    # Datatype names, and names of unknown operations, follow the operation names.
+    # The operation names are followed by datatype names and by names of unknown operations.
     columns = {
         "name": np.where(name == NONE, n_names + collectives.name, name),
         "communicator": collectives.group,
@@ -95,10 +95,10 @@ def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
 def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]) -> Ints:
     """Return the number of elements of each operation as NCCL counts them, or -1 if unknown.
 
-    - Operations in ``_OUTPUT_COUNTED``: the elements in the output of a rank.
-    - AlltoAll: PyTorch counts the parts of all ranks, but NCCL counts one part. The input elements
-      are therefore divided by the number of ranks, rounded down.
-    - Other operations: the elements in the input of a rank.
+    - Operations in ``_OUTPUT_COUNTED``: the elements in a rank's output.
+    - AlltoAll: PyTorch counts the parts for all ranks, but NCCL counts only one part. The input
+      elements are therefore divided by the number of ranks, rounded down.
+    - Other operations: the elements in a rank's input.
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.
@@ -118,7 +118,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
 def _name_operations(
     collectives: Collectives, kernels: Kernels, kernel: Ints
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Name each operation after its collective, or after its kernel if the collective is unknown.
+    """Name each operation after its collective, or its kernel if the collective is unknown.
 
     An AlltoAll whose parts differ in size is called AlltoAllv.
 

@@ -176,7 +176,7 @@ def _list_file_lines(communication: Communication) -> Iterator[str]:
 def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
     """Make the table of totals.
 
-    The totals after the first ``max_rows`` are added up in one row. If there are several totals, an
+    Totals beyond the first ``max_rows`` are added up in one row. If there are several totals, an
     empty row and the sum over all operations follow.
     """
     totals, operations = find_totals(communication), communication.operations
@@ -216,7 +216,7 @@ def _format_rate(value: float | None, unit: float = 1) -> str:
 
 
 def _format_sums(sums: Total) -> dict[str, str]:
-    """Return the table cells of a total: count, MB, ms, busy, waiting and moving.
+    """Return the table cells for a total: count, MB, ms, busy, waiting and moving.
 
     If a value is only known for k of the operations, its cell ends in ``(k)``.
     """

@@ -24,16 +24,16 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 class Total:
     """Sums over all operations, or over those of one communicator, name, algorithm and protocol.
 
-    A sum includes the operations whose value is known. The sum is None if no value is known.
+    A sum only includes operations whose value is known. The sum is None if no value is known.
 
     Attributes:
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the durations. An operation that shares its kernel with other operations
-            counts the full time of the kernel.
+            counts with the kernel's full time.
         timed_operations: Number of operations whose duration is known.
-        busy_ns: Time in which any of the operations runs. Each instant of a GPU counts once.
+        busy_ns: Time during which any of the operations runs. Each instant of a GPU counts once.
             Operations whose start is unknown add their full duration.
         waiting_ns: Sum of the waiting times. An operation usually waits until its last member
             starts.
@@ -42,16 +42,16 @@ class Total:
             time.
         moving_operations: Number of operations whose moving time is known.
         rows: Rows of the operations, or empty for the sum of all operations.
-        communicator: NCCL's hash, or PyTorch's group, or None if unknown.
+        communicator: NCCL's communicator hash, PyTorch's process group, or None if unknown.
         ranks: Number of ranks of the communicator, or None if unknown.
         name: Name of the operations.
         peers: Distinct peers of sends and receives, or roots of collectives, ascending.
         algorithm: NCCL's algorithm, such as ``RING``, or "" if unknown.
         protocol: NCCL's protocol, such as ``LL128``, or "" if unknown.
-        algorithm_gbps: Algorithm bandwidth in GB/s: total bytes divided by total duration of the
-            operations for which both are known, or None if there are none.
+        algorithm_gbps: Algorithm bandwidth in GB/s, which is total bytes divided by total duration,
+            over the operations for which both are known. None if there are no such operations.
         bus_gbps: Bus bandwidth in GB/s, or None if unknown.
-        moving_gbps: Bus bandwidth over the moving time in GB/s, or None if unknown.
+        moving_gbps: Bus bandwidth in GB/s, computed from the moving time, or None if unknown.
     """
 
     operations: int
@@ -97,7 +97,7 @@ def sum_operations(table: Communications) -> Total:
 
 
 def _sum_known(values: Ints) -> tuple[int | None, int]:
-    """Return the sum and the number of the values that are not negative.
+    """Return the sum and the count of the non-negative values.
 
     If there are no such values, the sum is None. Python integers are summed, because damaged files
     can contain numbers whose sum exceeds 64 bits.
@@ -107,7 +107,7 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 
 
 def _measure_busy(table: Communications) -> int:
-    """Return for how long any operation runs on a GPU, in ns, summed over all GPUs.
+    """Return the time in ns during which any operation runs on a GPU, summed over all GPUs.
 
     Overlapping operations on the same GPU and clock count once. Operations without a start are
     added with their full duration, and operations without a duration are ignored.
@@ -116,7 +116,7 @@ def _measure_busy(table: Communications) -> int:
     has_start = is_timed & (table.start_ns != UNKNOWN)
     without_start_ns = table.duration_ns[is_timed & ~has_start].sum()
     start_ns, duration_ns = table.start_ns[has_start], table.duration_ns[has_start]
-    # Times of two clocks are not comparable.
+    # Times on different clocks are not comparable.
     clocks = grouping.group_rows(table.gpu[has_start], table.clock[has_start])
     covered_ns = intervals.group_measure(
         clocks.of_row, len(clocks), start_ns, start_ns + duration_ns
@@ -128,7 +128,7 @@ def find_totals(communication: Communication) -> tuple[Total, ...]:
     """Return the totals of a run, longest total duration first.
 
     There is one total per communicator, name, algorithm and protocol. Sends to different peers are
-    therefore added up, and so are receives.
+    therefore added up, as are receives from different peers.
     """
     return tuple(sorted(_compute_totals(communication), key=_make_sort_key))
 
@@ -170,7 +170,7 @@ def _compute_totals(communication: Communication) -> Iterator[Total]:
 def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     """Return the total bytes that each operation moves, and its bus bandwidth factor.
 
-    If each rank has a part of the data, the bytes of a part are multiplied by the number of ranks.
+    If each rank has a part of the data, the part's bytes are multiplied by the number of ranks.
     Unknown values are NaN.
 
     As in nccl-tests (``doc/PERFORMANCE.md``), the algorithm bandwidth is the total bytes divided by
