@@ -60,7 +60,7 @@ class _Scenario:
         name: Identifier of the change, for example ``no-host``.
         change: User-facing description of the change.
         duration_ns: Duration of each row of the work table, excluding waiting.
-        delay_ns: Time in ns from the end of the last predecessor of each row to its start.
+        delay_ns: For each row, the time in ns from the end of its last predecessor to its start.
     """
 
     name: str
@@ -137,8 +137,8 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
     """Yield one scenario for each cause in ``_WITHOUT``, without the delays due to this cause.
 
     Two causes also affect durations: without COMMUNICATION, transfers take no time, and without
-    COLLECTIVE, collectives take no time. A scenario is left out if it would change nothing, except
-    ``no-transfer``.
+    COLLECTIVE, collectives take no time. Scenarios other than ``no-transfer`` are left out if they
+    would change nothing.
     """
     instant_ns = _make_instant_durations(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}

@@ -31,7 +31,7 @@ from bubbleviz.model.phases import Phase
 _MIN_LENGTHS = 4
 #: Minimum value of c, the coefficient of the square term, in standard errors of c.
 _MIN_ERRORS = 4.0
-#: Minimum of the largest square term, as a fraction of the longest chunk time.
+#: Minimum size of the largest square term, as a fraction of the longest chunk time.
 _MIN_SHARE = 0.01
 #: Minimum norm of the component of the last term that is orthogonal to the other terms.
 _MIN_INDEPENDENT = 1e-6

@@ -62,7 +62,7 @@ class CommunicationTimes:
     """Communication time of each rank in each iteration; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: Time for which receives waited until their input was ready. If the members of a
+        wait_ns: Time that receives spent waiting until their input was ready. If the members of a
             collective in the window are known, the time for which it waited for its last member is
             included.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
@@ -140,7 +140,7 @@ def measure_communication(
     - If the first receive of the iteration starts earlier, the window starts with this receive.
 
     Args:
-        stretch: The stretch. It consists of complete pipelines.
+        stretch: The stretch, a group of complete pipelines.
         receives: Receives of the stretch's operations.
         collective_idle_ns: Idle time of each rank in its window during which a collective moved or
             may have moved data, shape (iterations, ranks).

@@ -73,7 +73,7 @@ class Dependencies(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs(Table):
-    """Inputs of operations from other ranks, one row per operation.
+    """Inputs that operations receive from other ranks, one row per operation.
 
     Attributes:
         ready_ns: Latest end of the producers on other ranks, or ``NEVER`` if no producer is known.

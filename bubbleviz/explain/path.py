@@ -62,8 +62,8 @@ class Graph:
         operation_rows: For each operation of the work, its row in the operations table.
         is_counted: Mask of the rows of ``work`` that are forwards or backwards.
         duration_ns: Duration of each row without waiting.
-        delay_ns: Time from the end of the last predecessor of each row to its start. If a row has
-            no predecessor, its delay is the time from the start of the iteration to its start.
+        delay_ns: For each row, the time from the end of its last predecessor to its start. If a row
+            has no predecessor, its delay is the time from the start of the iteration to its start.
         follows: Mask of the rows that have a predecessor.
         delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). The
             times are 0 for rows without a predecessor and for rows that are not operations.
@@ -180,7 +180,8 @@ def build_work(
     messages = replace(messages, has_transfer=np.zeros(len(messages), bool))
     separate = select_outer_collectives(collectives, operations, included)
     work = build_work_table(run, rows, messages, separate)
-    # Clock errors can make an operation start before its producer. Such messages are left out.
+    # Clock errors can make an operation start before its producer. Messages with such errors are
+    # left out.
     messages = messages.take(_mask_ordered(work, len(rows), row_of_work, messages))
     in_turns = work if turns is None else _take_turns(work, turns)
     order = order_work(in_turns, rows, messages, operations, tokens)
@@ -345,7 +346,7 @@ class CriticalPath:
 def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> CriticalPath:
     """Find the critical path of an iteration, and the slack of each of its operations.
 
-    The path is empty and its length is 0 if no work of the iteration can be replayed.
+    The path is empty and its length is 0 if no work in the iteration can be replayed.
 
     Args:
         graph: The graph of the iteration.

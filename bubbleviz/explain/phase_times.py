@@ -1,8 +1,8 @@
 """Measure how long operations take by stage, chunk and phase, and list stragglers.
 
 The time of a transfer (T_comm) is the time from when the input was ready on the peer to its
-arrival. It is listed under the phase of the receive. A transfer time can be measured only if the
-rank waited for the input:
+arrival. A transfer is listed under the phase of its receive. A transfer time can be measured only
+if the rank waited for the input:
 
 - If the end of the receive is known, the receive must have started before the input was ready.
 - If it is unknown, as in recordings without a profiler, the rank must have been idle when the input
@@ -122,15 +122,17 @@ def collect_phase_samples(
         receives: Receives of those operations.
         inputs: Inputs that the operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
-        first_row: Row in the run of the stretch's first operation. It is added to all rows.
+        first_row: Row in the run of the stretch's first operation. This row number is added to all
+            rows.
 
     Returns:
         waited: Rows, and the transfer times in ns of receives that waited for their input.
-        started: Rows, and possible transfer times in ns. This is the time from when the input was
-            ready to the start of the operation, if the rank was idle all this time.
+        started: Rows, and possible transfer times in ns. A possible transfer time is the time from
+            when the input was ready to the start of the operation, if the rank was idle the whole
+            time.
         gaps: Rows, the gap before each operation in ns, and its slack in ns. The slack is how long
-            the input had been ready when the previous operation ended. It is -1 if the operation
-            has no input from another rank.
+            the input had been ready when the previous operation ended. The slack is -1 if the
+            operation has no input from another rank.
     """
     waiting = receives.take(receives.wait_ns > 0)
     samples = (
@@ -170,7 +172,8 @@ def _find_starts_after_idling(
         arrivals: Arrival times of the inputs, measured from receives.
 
     Returns:
-        Rows of the operations, and the time from when the input was ready to their start, in ns.
+        Rows of the operations, and the time in ns from when each operation's input was ready to its
+        start.
     """
     is_shown: Bools = (arrivals.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
     is_shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
@@ -418,8 +421,8 @@ def _summarize_operations(
     """Return the times of each kind of operation, sorted by key, and the ten slowest stragglers.
 
     A straggler takes more than 1.2 times the median of its kind. Stragglers are pairs of a row and
-    its time as a multiple of the median. They are sorted by this multiple, largest first, then by
-    row.
+    its time as a multiple of the median. The stragglers are sorted by this multiple, largest first,
+    then by row.
 
     Args:
         operations: Operations of the run.

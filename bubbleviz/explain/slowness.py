@@ -150,8 +150,8 @@ def compute_rank_slowdowns(
 ) -> dict[int, float]:
     """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
 
-    This is how Lin et al. (arXiv 2505.05713) define S of a worker. It needs one replay per stage
-    and one per replica instead of one per rank.
+    This is how Lin et al. (arXiv 2505.05713) define S of a worker. This definition needs one replay
+    per stage and one per replica instead of one per rank.
 
     Args:
         ranks: Indices of the ranks.
@@ -234,7 +234,7 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
 
     - Three or more: the median of the group.
     - Two: the other value.
-    - One: there is no norm, and the result is 0. It is also 0 if the norm is 0.
+    - One: there is no norm, and the result is 0. The result is also 0 if the norm is 0.
 
     Args:
         group: Zero-based group number of each value.

@@ -1,7 +1,7 @@
 """Find standouts: ranks that differ from the other ranks in a run with many ranks.
 
-A rank stands out if its bubble ratio is far from the median of all ranks. It also stands out if one
-of its phases takes clearly more or less time than the median of its stage. If most ranks of a
+A rank stands out if its bubble ratio is far from the median of all ranks. A rank also stands out if
+one of its phases takes clearly more or less time than the median of its stage. If most ranks of a
 stage, pipeline or host stand out, they are reported as one group.
 """
 
@@ -248,7 +248,7 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
-    """List the ranks of each stage, pipeline or host that contains a rank of ``is_unnamed``.
+    """List the ranks of each stage, pipeline or host that contains a rank marked in ``is_unnamed``.
 
     Args:
         keys: Stage, pipeline or host of each rank, or None if it is unknown. Ranks whose key is

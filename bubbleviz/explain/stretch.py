@@ -58,8 +58,8 @@ class Stretch:
         unrecorded: Intervals during which a rank may have run work that was launched but not
             recorded.
         hosts: Activities of launching threads, sorted by the operation that was launched late.
-        collectives: Waiting times of ranks in collectives, and times during which data moved.
-            Operation row ``len(operations) + i`` refers to ``elsewhere[i]``.
+        collectives: Times that ranks spent waiting in collectives, and times during which data
+            moved. Operation row ``len(operations) + i`` refers to ``elsewhere[i]``.
         elsewhere: Operations of other stretches that collectives waited for, as rows of the run.
         collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the stretch's ranks, shape
             (iterations, ranks).
@@ -138,8 +138,8 @@ def _cut_stretch(
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        collectives: Waiting times of all ranks of the run in collectives, and times during which
-            data moved.
+        collectives: Times that all ranks of the run spent waiting in collectives, and times during
+            which data moved.
         ranks: Half-open range (first, stop) of the stretch's ranks.
         is_kept: Mask of the stretch's ranks whose bubbles and receives are kept after the
             explanation.

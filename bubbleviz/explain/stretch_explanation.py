@@ -53,7 +53,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     If operations contradict the virtual stages, all dependencies are ignored.
 
     Args:
-        stretch: The stretch. It consists of complete pipelines.
+        stretch: The stretch, a group of complete pipelines.
     """
     operations = stretch.operations
     dependencies = find_dependencies(operations, stretch.ranks)

@@ -1,4 +1,4 @@
-"""Restrict a run, its counts and its explanation to the iterations of a window.
+"""Restrict a run, its counts and its explanation to the iterations in a window.
 
 Only the contents of the report are restricted. The whole capture is still used to determine clock
 corrections, stages and whether iterations overlap. It also determines the end of the last period,

@@ -30,9 +30,10 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     Attributes:
         iteration: Iteration whose window contains the interval.
-        peer_operation: Row of the operation that the rank waits for, or -1 if there is none. It is
-            the producer of the next operation's input, or the transfer ahead in the queue. In a
-            collective, it is the last operation that the last member started before entering.
+        peer_operation: Row of the operation that the rank waits for, or -1 if there is none. The
+            awaited operation is the producer of the next operation's input, or the transfer ahead
+            in the queue. In a collective, the awaited operation is the last operation that the last
+            member started before entering.
         collective: Row in ``kinds`` of the collective that the rank is in, or -1 if it is not in a
             collective.
         host_call: If the host is the cause, the CUDA call that the launching thread was in, as an

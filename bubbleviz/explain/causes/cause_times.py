@@ -51,7 +51,7 @@ class CauseTimes:
         return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
-        """Return the idle time in ns in an iteration by cause label, summed over the ranks."""
+        """Return an iteration's idle time in ns by cause label, summed over the ranks."""
         return _label_times(self.idle_ns[ratio][iteration].sum(axis=0).tolist())
 
     def of_iterations(self, ratio: str, iterations: Ints) -> dict[str, int]:
@@ -89,7 +89,7 @@ def measure_causes(
     """Determine why the ranks in a stretch were idle, and for how long.
 
     Args:
-        stretch: The stretch to explain. It consists of complete pipelines.
+        stretch: The stretch to explain, a group of complete pipelines.
         inputs: Inputs that operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
 
@@ -182,8 +182,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
     """Find the idle intervals that overlap each region, and their cause within that region.
 
-    The cause is usually the cause of the region. The idle interval keeps its own cause in three
-    cases:
+    The cause is usually that of the region. The idle interval keeps its own cause in three cases:
 
     - The region has no cause.
     - Unrecorded work may have run in the interval.

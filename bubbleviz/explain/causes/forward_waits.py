@@ -1,10 +1,10 @@
 """Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
-A chunk is the work of one step. It passes through all stages in turn. F6 and F7 below are forwards
-of two chunks. The first stage waits for a token: the next step of a request can start once the last
-stage has finished the previous step. Then the host schedules and launches the step. If the pipeline
-stays empty for longer than the last chunk took from the first to the last stage, no request was
-pending::
+A chunk is the work of one step. Every chunk passes through all stages in turn. F6 and F7 below are
+forwards of two chunks. The first stage waits for a token: the next step of a request can start once
+the last stage has finished the previous step. Then the host schedules and launches the step. If the
+pipeline stays empty for longer than the last chunk took from the first to the last stage, no
+request was pending::
 
     last stage   ── F6 ──┤                             ┌────────── F7
     first stage  ────────┼───────────┬────────┤ F7 ├───┘
@@ -290,8 +290,7 @@ def _explain_later_stage(
 
     :func:`_split_waits` estimates the time of each cause. If the estimates add up to less than the
     wait, the remaining time keeps the cause DEPENDENCY. If they add up to more, all of them are
-    scaled down to the length of the wait. Within a wait, causes are placed in the order of their
-    codes.
+    scaled down to the length of the wait. Within a wait, causes are ordered by their codes.
 
     Args:
         operations: Operations of all ranks.
@@ -368,14 +367,15 @@ def _split_waits(
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
     """Return the idle time in ns before each operation, by cause, shape (operations, causes).
 
-    This is the total length of the pieces whose ``after`` is the operation.
+    The idle time before an operation is the total length of the pieces whose ``after`` is that
+    operation.
 
     Args:
         idle: Idle intervals of one rank.
         operation: Rows of operations. May contain duplicates.
     """
     operations = find_distinct(idle.after)
-    # The last row stays 0. It is for operations that have no idle time before them.
+    # The last row stays 0. Operations that have no idle time before them use this row.
     time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)
     row = np.searchsorted(operations, idle.after)
     np.add.at(time_ns, (row, idle.cause), idle.end_ns - idle.start_ns)

@@ -59,7 +59,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     operations.
 
     Args:
-        stretch: The stretch. It consists of complete pipelines.
+        stretch: The stretch, a group of complete pipelines.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of those inputs, measured from receives.
 

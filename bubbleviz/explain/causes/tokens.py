@@ -66,8 +66,8 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
 def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
     """Return how many chunks were usually in flight when a step waited for a token.
 
-    This is the lower median over all waits. If step i of the first stage waited for the token of
-    chunk j, i - j chunks were in flight. The result is 0 if no step waited for a token.
+    The result is the lower median over all waits. If step i of the first stage waited for the token
+    of chunk j, i - j chunks were in flight. The result is 0 if no step waited for a token.
 
     Args:
         operations: Operations of all ranks.

@@ -31,7 +31,7 @@ _MIN_PAUSE = 1.5
 #: Launch gaps longer than this multiple of their usual length count as a pause.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
-#: Minimum rise of the logarithm of the pace over the run that counts as a trend.
+#: Minimum rise in the logarithm of the pace over the run for a trend.
 _MIN_RISE = 0.03
 #: Minimum number of iterations in a trend. Minimum fraction of the variance that a trend explains
 #: with 6, 7, and 8 or more iterations. Chance explains this fraction in about one in a hundred runs
@@ -214,8 +214,8 @@ class Effects:
     def scale_usual_time(self, compute: Ints, scale: Floats) -> Floats:
         """Scale the usual part of operation times, but keep their pauses and launch gaps.
 
-        The usual time is :attr:`Computes.time_ns` divided by :attr:`paused`. It contains no launch
-        gaps.
+        The usual time is :attr:`Computes.time_ns` divided by :attr:`paused`. The usual time
+        contains no launch gaps.
 
         Args:
             compute: Indices of the compute operations to scale.
@@ -397,7 +397,8 @@ def _measure_paces(
 def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
     """For each cell, return how much the logarithm of its rank's pace has typically risen.
 
-    This is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the rank.
+    The result is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the
+    rank.
     """
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
     rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
@@ -407,7 +408,7 @@ def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
 
 
 def _group_copies(computes: Computes) -> Groups:
-    """Group the cells by kind, virtual stage and stage: the cells of a group do the same work."""
+    """Group the cells by kind, virtual stage and stage: the cells in a group do the same work."""
     columns = (computes.kind, computes.virtual_stage, computes.stage)
     return group_rows(*(column[computes.cells.first] for column in columns))
 
@@ -415,9 +416,9 @@ def _group_copies(computes: Computes) -> Groups:
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
     """Return the factor that the parts of each group share, such as all ranks in an iteration.
 
-    This is the median over the parts of the median ratio in each part. If the number of values is
-    even, the median is the middle value that is nearer to 1, or 1 if it lies between the two middle
-    values. So a factor that only one of two parts has is not shared.
+    The shared factor is the median, over the parts, of the median ratio in each part. If the number
+    of values is even, the median is the middle value that is nearer to 1, or 1 if it lies between
+    the two middle values. So a factor that only one of two parts has is not shared.
 
     Args:
         groups: Groups of rows, for example the compute operations of each iteration.
@@ -528,7 +529,7 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
 
 
 def _fit_trend(series: Floats) -> Floats:
-    """Fit a line to logarithms of factors, and return the factors on the line.
+    """Fit a line to the logarithms of factors, and return the factors that lie on the line.
 
     The returned factors are relative to the middle of the series, so the factor there is 1. If the
     line is not rising (:func:`is_rising`), all factors are 1.
@@ -667,7 +668,7 @@ class Jumps:
 
 
 def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
-    """Find the jump that explains most of the variance of each group (least-squares change point).
+    """Find the jump that explains most of each group's variance (least-squares change point).
 
     ::
 

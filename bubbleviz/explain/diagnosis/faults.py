@@ -51,8 +51,8 @@ _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 _MIN_LINK_RATIO = 1.3
 #: Minimum total launch gaps to report, as a fraction of the rank's time in compute operations.
 _MIN_GAP_FRACTION = 0.05
-#: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. This
-#: can be more chunks than the requests contain.
+#: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. The
+#: latter can exceed the number of chunks in the requests.
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault for layers that are on the wrong stages.
 WHOLE_LAYERS = "layers"
@@ -85,7 +85,7 @@ class Fault:
         stage: Stage that the fault slows down, or None if it slows down no stage or several stages.
         stages: Stages that have too much work; empty for other kinds of faults.
         link: The two stages of a slow link, lower stage first, or None for other kinds of faults.
-        microbatches: Slow microbatches as pairs (iteration, microbatch); empty for other kinds of
+        microbatches: Slow microbatches as (iteration, microbatch) pairs; empty for other kinds of
             faults.
         iterations: Iterations in which the fault occurs, or empty for all iterations.
         phases: Pairs of a phase that the fault slows down and its time as a multiple of the norm.
@@ -637,7 +637,7 @@ def _build_drift(
         is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
         is_slow_pace: Mask of the rows of ``paces``, one per rank and iteration, in which the rank
             is slower.
-        total_rise: Rise of each rank's logarithmic pace over the run.
+        total_rise: Rise in each rank's logarithmic pace over the run.
     """
     effects, paces = evidence.effects, evidence.effects.paces
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
@@ -710,8 +710,8 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
     Without the fault, transfers take as long as before the change. Replicas in which the same link
-    became slow share a fault. The fault reports the times of the replica with the largest rise. It
-    starts with the first iteration in which any of those replicas is slow.
+    became slow share a fault. The fault reports the times of the replica with the largest rise. The
+    fault starts with the first iteration in which any of those replicas is slow.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -850,8 +850,8 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     """Yield faults for late launches: one per rank, one for all ranks, and one for the profiler.
 
-    An operation that is launched late starts late although its input is ready. If a rank launches a
-    collective late, all other members of the collective wait for this rank.
+    An operation that is launched late starts late even though its input is ready. If a rank
+    launches a collective late, all other members of the collective wait for this rank.
 
     Only the 4 ranks with the largest total delay get separate faults. The fault of all ranks is
     yielded only if several ranks launch late.
@@ -899,7 +899,7 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
     """Build the fault of late launches. Without the fault, the delayed rows start on time.
 
-    ``host`` describes what the host did during the longest delay. ``collective`` is set if
+    ``host`` describes what the host was doing during the longest delay. ``collective`` is set if
     communication has more than half of the total delay.
 
     Args:
@@ -940,8 +940,8 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     1. The first fault has the ranks whose gap fraction exceeds the median of the other ranks by
        more than 5 percentage points. Without this fault, their gaps shrink to that median.
     2. The second fault has all ranks whose gap fraction is above 5 %. Without this fault, they have
-       no gaps, so the saving is an upper bound. It is left out if all of its ranks are in the first
-       fault.
+       no gaps, so the saving is an upper bound. The second fault is left out if all of its ranks
+       are in the first fault.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns

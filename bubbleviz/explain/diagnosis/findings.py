@@ -104,8 +104,9 @@ class Finding:
             shorter.
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
-            three iterations save time. It combines three errors: Student's t over the iterations
-            that save time, the error of the replay, and the error of the times without the faults.
+            three iterations save time. The interval combines three errors: Student's t over the
+            iterations that save time, the error of the replay, and the error of the times without
+            the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -285,11 +286,11 @@ class _Baseline:
         """Replace the replayed saving of a link that became slow by a measured saving.
 
         The measured saving is ``(mean length since the change - mean length before it) * fraction
-        of slow iterations``. It is more reliable than the replay, which cannot change transfers
-        that have no rows in the work table.
+        of slow iterations``. The measured saving is more reliable than the replay, which cannot
+        change transfers that have no rows in the work table.
 
         Args:
-            finding: Finding of a single fault.
+            finding: Finding for a single fault.
 
         Returns:
             The finding with the measured saving. None unless the fault is a link that became slow,
@@ -462,7 +463,7 @@ def _find_sets_of_faults(
     - All slow ranks, hosts and replicas, without and with slow stages.
 
     Args:
-        single: Findings of one fault each, sorted by saving, largest first.
+        single: Findings with one fault each, sorted by saving, largest first.
         faultless: Replays iterations without certain faults.
         replay: Replay of the run.
         baseline: Lengths of the iterations with all faults.
@@ -478,8 +479,9 @@ def _find_sets_of_faults(
 def _measure_warm_up(length_ns: Ints) -> float:
     """Return the first iteration's length as a multiple of the usual, or 0 if it is not a warm-up.
 
-    This is the first length divided by the upper median of all other lengths. The iteration is not
-    a warm-up if this multiple is at most 1.5, or if there are fewer than three other iterations.
+    The multiple is the first length divided by the upper median of all other lengths. The iteration
+    is not a warm-up if this multiple is at most 1.5, or if there are fewer than three other
+    iterations.
     """
     other_ns = np.sort(length_ns[1:])
     if len(other_ns) < 3:
@@ -539,8 +541,8 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
     Sets are tried in ascending order of size.
 
     Args:
-        combined: Findings of several faults each.
-        single: Findings of one fault each, including one for every fault in ``combined``.
+        combined: Findings with several faults each.
+        single: Findings with one fault each, including one for every fault in ``combined``.
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
     selected: list[Finding] = []
@@ -787,7 +789,7 @@ def _build_pause_fault(
     """Build the fault for the time between iterations during which all ranks are idle.
 
     The ranks of the fault are those that were idle for the shortest time in the longest pause.
-    ``host`` describes what the host did on the first of these ranks during this pause.
+    ``host`` describes what the host of the first such rank was doing during this pause.
 
     Args:
         run: The replayed run.
@@ -848,7 +850,7 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
     """Return the time in ns during which all ranks are idle before each later iteration.
 
-    This is the smaller of two times, but at least 0:
+    The idle time is the smaller of two times, but at least 0:
 
     - The shortest idle time of any rank between the two iterations.
     - The time from when the last rank ended the earlier iteration to when the first rank began the
@@ -1096,7 +1098,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
     """For each operation, return the longest transfer time of its predecessors, in ns.
 
-    The time is never negative. It is 0 if no predecessor is communication.
+    The result is never negative. The result is 0 if no predecessor is communication.
 
     Args:
         scenarios: The work of the run and its replay. The work table starts with the operations.

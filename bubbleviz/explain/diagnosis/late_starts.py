@@ -31,8 +31,8 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     """Return how late the first operation of each rank starts in each iteration, in ns.
 
     The delay is measured from the earliest start of the iteration on any rank. Only the first
-    operation of a rank in an iteration can be late. It must need no input, have no recorded launch,
-    and start more than 20 us late. All other delays are 0.
+    operation of a rank in an iteration can be late. This operation must need no input, have no
+    recorded launch, and start more than 20 us late. All other delays are 0.
 
     All delays are 0 in the following cases, because ranks then do not wait for each other or cannot
     be compared:

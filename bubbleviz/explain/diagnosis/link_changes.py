@@ -1,7 +1,7 @@
 """Find links between stages that become slow during a run, and determine when they do.
 
-The slack of a message is the time from the end of its producer to the start of its consumer. It
-contains the transfer, and the time during which the consumer's rank was still busy. In each
+The slack of a message is the time from the end of its producer to the start of its consumer. The
+slack contains the transfer, and the time during which the consumer's rank was still busy. In each
 iteration, some consumer waits for each link, so the least slack of a link is close to its transfer
 time. If a link becomes slow, its least slack rises in both directions::
 

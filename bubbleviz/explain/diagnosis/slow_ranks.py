@@ -1,4 +1,4 @@
-"""Explain slow ranks by the fewest hosts, replicas and ranks.
+"""Explain slow ranks with as few slow hosts, replicas and ranks as possible.
 
 A cell is the work of one kind and virtual stage on one rank. Copies are cells that do the same work
 on different ranks. The time of a cell is modeled as a product, in which most factors are 1::
@@ -36,8 +36,8 @@ _MAX_GROUPS, _MAX_RANKS = 4, 8
 _MAX_CANDIDATES = 16
 #: Quantiles of the cell ratios that are tried as the factor of a candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
-#: Minimum effect on a rank that drifts or has slowed. It is high because a fitted change leaves a
-#: remainder.
+#: Minimum effect on a rank that drifts or has slowed. The minimum is high because a fitted change
+#: leaves a remainder.
 _MIN_CHANGED_EFFECT = 1.05
 #: Minimum gain of a common factor, as a fraction of the gain if each cell has a separate factor.
 _MIN_GAIN = 0.5
@@ -255,8 +255,8 @@ def _compare_with_others(effects: Effects, cell_ns: Floats, is_member: Bools) ->
 def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
     """Return how much each cell differs from its norm, which is the lower median of its copies.
 
-    The misfit is ``abs(log(cell / norm))``. It counts twice for cells that are faster than their
-    norm, because faults never make work faster.
+    The misfit is ``abs(log(cell / norm))``. The misfit counts twice for cells that are faster than
+    their norm, because faults never make work faster.
     """
     copies = effects.copies
     norm_ns = group_medians(copies.of_row, len(copies), cell_ns)

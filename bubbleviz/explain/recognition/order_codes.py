@@ -19,8 +19,8 @@ from bubbleviz.model.phases import Phase
 
 #: Kinds of operations. B and BW are the same kind, because they differ only in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
-#: Kinds that occur only while orders are read.
-#: ``CLEARED`` stands for all remaining weight gradients, and ``FUSED`` for a fused backward.
+#: Kinds that are used only while orders are being read. ``CLEARED`` stands for all remaining weight
+#: gradients, and ``FUSED`` for a fused backward.
 CLEARED, FUSED = 3, 4
 _CHUNK, _KIND, _UNORDERED = 32, 52, 56
 #: Maximum chunk number and maximum microbatch number in a code.
@@ -68,7 +68,7 @@ def order_by_microbatch(order: Ints) -> Ints:
 
 
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
-    """Sort the unordered weight gradients of an order as in a plan.
+    """Sort an order's unordered weight gradients to match a plan.
 
     Weight gradients are unordered if one range computed several of them, because the recording does
     not show which ones it computed, or in which sequence. Each run of consecutive unordered weight

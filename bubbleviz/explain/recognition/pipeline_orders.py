@@ -146,9 +146,9 @@ def _count_devices(
 ) -> dict[int, int]:
     """Return the number of devices of each pipeline, keyed by pipeline.
 
-    This is the number of stages of the pipeline. The most frequent number of stages over all
-    pipelines is used if it is larger, because the last stages of a pipeline may have no profile. If
-    any stage of the pipeline is unknown, the number of ranks is used.
+    The number of devices is the number of stages in the pipeline. The most frequent number of
+    stages over all pipelines is used if it is larger, because the last stages of a pipeline may
+    have no profile. If any stage of the pipeline is unknown, the number of ranks is used.
 
     Args:
         parts: Orders of each iteration.

@@ -63,8 +63,8 @@ def measure_distance(
 def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
     """Choose a planned order for each order of a pipeline whose devices are unknown.
 
-    Each planned order can be used once per replica of the pipeline. First, orders that equal a
-    planned order are matched with it. Then each remaining order gets the nearest unused planned
+    Each planned order can be used once per replica of the pipeline. First, orders that are equal to
+    a planned order are matched with it. Then each remaining order gets the nearest unused planned
     order, or the nearest one overall if all are used (:func:`_find_nearest_key`).
     """
     by_key = {order.tobytes(): order for order in planned}
@@ -140,7 +140,7 @@ def find_similar_plans(
     - It starts with similar operations (:func:`_has_similar_start`).
     - It differs little from a sample of the orders (:func:`_can_be_near`).
 
-    Plans of more than 2 million operations are left out.
+    Plans with more than 2 million operations are left out.
 
     Args:
         ran: Measured orders of a pipeline.
@@ -211,7 +211,7 @@ def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int
 
     Args:
         ran: Measured orders of a pipeline.
-        planned: Orders of a plan of ``length`` microbatches per direction. Plans of more
+        planned: Orders of a plan with ``length`` microbatches per direction. Plans with more
             microbatches begin with the same ``length`` operations.
         length: Number of operations to compare at the start of each order.
     """

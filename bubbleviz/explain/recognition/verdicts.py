@@ -178,10 +178,10 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
 
     1. As they are.
     2. With each W fused into its backward.
-    3. With plans of two directions.
+    3. With plans that have two directions.
 
-    If devices have one chunk, all three are tried with the schedules of one chunk first, and then
-    with the schedules of several chunks.
+    If devices have one chunk, all three ways are tried first with single-chunk schedules, and then
+    with multi-chunk schedules.
 
     Args:
         ran: Measured orders of the pipeline.
@@ -193,7 +193,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
     rules = [r for r in schedules() if r.searched is None or r.searched.limit is None]
     families = [rules]
     if ran.chunks == 1:
-        # With one chunk, try schedules of several chunks last.
+        # With one chunk, try multi-chunk schedules last.
         one_chunk = [rule for rule in rules if rule.chunks == 1]
         families = [one_chunk, [rule for rule in rules if rule.chunks > 1]]
     # If microbatches enter at both ends of the pipeline, the inferred stages are wrong.
@@ -305,8 +305,8 @@ def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) 
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     """Fuse each W that directly follows its backward into the backward.
 
-    The result contains the fused orders as one pipeline. It is empty if there is nothing to fuse
-    (at most 0.1 W per backward), or if more than 0.1 W per backward remain after fusing.
+    The result contains the fused orders as one pipeline. The result is empty if there is nothing to
+    fuse (at most 0.1 W per backward), or if more than 0.1 W per backward remain after fusing.
     """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))

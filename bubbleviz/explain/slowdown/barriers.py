@@ -106,8 +106,8 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
 def _wait_for_each_other(last: _LastBackwards) -> bool:
     """Return whether ranks seem to wait for each other in their last backwards.
 
-    They do if, in at least half of the iterations, the starts of the last backwards are at least
-    ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
+    Ranks seem to wait if, in at least half of the iterations, the starts of the last backwards are
+    at least ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
     """
     iterations = group_rows(last.iteration)
     group = iterations.of_row, len(iterations)
@@ -123,7 +123,7 @@ def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
 
     The ranks of an iteration are assumed to compute equally long, scaled by their pace
     (:func:`_measure_paces`). So the result is the smallest ``length / pace`` in the iteration times
-    the rank's pace. It is at most the measured length.
+    the rank's pace. The result is at most the measured length.
 
     Args:
         run: The replayed run.

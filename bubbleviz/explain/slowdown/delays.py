@@ -37,11 +37,11 @@ def _find_extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
 
 
 def measure_delays(work: Work, order: Dependencies) -> Ints:
-    """Return the time in ns from the end of the last predecessor of each row to its start.
+    """For each row, return the time in ns from the end of its last predecessor to its start.
 
-    This is the launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``. A delay
-    is negative if the row starts before a predecessor ends. The delay of a row without a
-    predecessor is measured from the first start of its iteration.
+    This is the launch delay that ``calc_launch_delay`` computes in the published
+    ``analyzer/wia.py``. A delay is negative if the row starts before a predecessor ends. The delay
+    of a row without a predecessor is measured from the first start of its iteration.
 
     Args:
         work: Work table of all ranks.

@@ -1,7 +1,7 @@
 """Find the predecessors and successors of sends and receives on their rank.
 
 A send follows the compute operation that produces its data. A receive precedes the compute
-operation that consumes its data. It also follows the previous compute operation in the same
+operation that consumes its data. A receive also follows the previous compute operation in the same
 direction (forward or backward). Here, a compute operation is any row of the work table that is not
 communication. The sends and receives of activations and gradients form four separate sequences::
 
@@ -26,7 +26,7 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Two columns of work table rows: a row, and a predecessor of the row.
+#: Two columns of work table rows: each row and one of its predecessors.
 Pairs = tuple[Ints, Ints]
 
 

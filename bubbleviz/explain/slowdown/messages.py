@@ -4,10 +4,10 @@ The transfer of a message is a send and a receive that meet. If the transfer of 
 unknown, the consumer just follows the producer. Transfers are found in four steps:
 
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
-2. The receive of a message is the last receive of its consumer, as found by the explanation.
-   Receives that name no microbatch are matched by order: the n-th receive of a rank belongs to the
-   n-th operation that receives an input from another rank. This requires that there are equally
-   many receives and operations. Sends are matched in the same way.
+2. The receive of a message is the consumer's last receive, as found by the explanation. Receives
+   that name no microbatch are matched by order: the n-th receive of a rank belongs to the n-th
+   operation that receives an input from another rank. This requires that there are equally many
+   receives and operations. Sends are matched in the same way.
 3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
    ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
    they were sent (:func:`_mask_crossing`).
@@ -276,10 +276,10 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     A late receive is posted after the data was sent. If data moves before late receives are posted
     (:func:`_has_data_moved_ahead`), their transfers are inferred as well.
 
-    An inferred transfer starts when its data was sent. It ends when the data was received if the
-    message itself shows the transfer time, or if its receive was late and took more than
-    ``CLOCK_NS``. All other transfers take the median time of their link, but end no later than the
-    data was received.
+    An inferred transfer starts when its data was sent. An inferred transfer ends when the data was
+    received if the message itself shows the transfer time, or if its receive was late and took more
+    than ``CLOCK_NS``. All other transfers take the median time of their link, but end no later than
+    the data was received.
 
     Args:
         run: The replayed run.
@@ -398,7 +398,7 @@ def _measure_link_times(
 
 
 def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the start and end of operations without waiting, so that none overlap on a rank.
+    """Return the start and end of operations without waiting, with no overlaps on a rank.
 
     Without waiting, an operation starts ``busy_ns`` before its end. If it then overlaps with
     earlier operations of its rank, it starts when the last of them ends. If its end is earlier than

@@ -56,8 +56,8 @@ class Replay:
         Args:
             own_ns: Duration of each row; for communication, its transfer time. Shape (rows,
                 scenarios).
-            delay_ns: Time from the end of the last predecessor of each row to its start; shape
-                (rows,) or (rows, scenarios).
+            delay_ns: For each row, the time from the end of its last predecessor to its start;
+                shape (rows,) or (rows, scenarios).
             in_replay_order: Whether both arrays are in the order of :attr:`rows` rather than the
                 order of the work table.
 
@@ -84,7 +84,7 @@ class Replay:
     def find_iteration_ends(self, ends_ns: Ints) -> Ints:
         """Return the end of each iteration, shape (iterations, scenarios).
 
-        This is the latest end of the iteration's rows in :attr:`closing`.
+        The end of an iteration is the latest end of its rows in :attr:`closing`.
 
         Args:
             ends_ns: Ends of rows as returned by :meth:`compute_ends`, shape (rows, scenarios).

@@ -138,7 +138,7 @@ class ReplayedRun:
         explained: Function that returns the per-operation tables.
         collectives: Collectives of all ranks.
         averaged: Mask of the iterations that are replayed.
-        hosts: What launching threads did before late launches.
+        hosts: What launching threads were doing before late launches.
         numbers: Number of each iteration in the report, or -1 if it is outside the report's window.
         reason: Reason why the run is not replayed, or "" if it is replayed.
         paused: Mask of the iterations after which recording paused, or None if there are none.

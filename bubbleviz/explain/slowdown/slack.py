@@ -34,7 +34,7 @@ def compute_slack(
         order: Dependencies of the work, as pairs of a row and one of its predecessors.
         replay: Replay of the work, with at least one row.
         own_ns: Duration of each row of the work in ns, without waiting.
-        delay_ns: Time in ns from the end of the last predecessor of each row to its start.
+        delay_ns: For each row, the time in ns from the end of its last predecessor to its start.
     """
     ends_of_replayed_ns = replay.compute_ends(own_ns[:, None], delay_ns)[:, 0]
     ends_ns = scatter(len(work), replay.rows, ends_of_replayed_ns)

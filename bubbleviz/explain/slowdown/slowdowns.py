@@ -1,4 +1,4 @@
-"""Measure how many times longer iterations take than ideal ones, and which work causes it.
+"""Measure how many times longer iterations take than ideal ones, and which work is the cause.
 
 In an ideal iteration, all work of the same kind takes equally long. Communication takes the median
 of its kind over all ranks and iterations, and all other work takes the mean. The cost of a set of
@@ -44,7 +44,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
 
-#: Percentage of workers that count as the slowest, rounded up to at least one worker.
+#: Percentage of workers that are treated as the slowest, rounded up (at least one worker).
 _SLOWEST_PERCENT = 3
 
 
@@ -56,7 +56,7 @@ class Scenarios:
         work: Work of the replayed iterations.
         order: Dependencies of the work, as pairs of a row and one of its predecessors.
         replay: Replay of the work.
-        delays_ns: Time from the end of the last predecessor of each row to its start.
+        delays_ns: For each row, the time from the end of its last predecessor to its start.
         clocks_apart: Whether ranks are on several hosts, whose clocks always differ slightly.
     """
 
@@ -148,8 +148,8 @@ class Scenarios:
     def measure_removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the fraction of the slowdown that disappears if a set of rows takes ideal times.
 
-        This is ``(original - length with the set) / (original - ideal)``. All rows outside the set
-        keep their measured times.
+        The fraction is ``(original - length with the set) / (original - ideal)``. All rows outside
+        the set keep their measured times.
 
         Args:
             sets: One mask of rows per set.

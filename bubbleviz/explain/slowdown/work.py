@@ -24,8 +24,8 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import make_code_mask
 
 #: A send or receive that ended at least this many ns before its peer started had buffered the data.
-#: Its transfer time is 0, as in ``get_transfer_time`` of the published ``analyzer/wia.py``.
-#: Clock errors are smaller than this.
+#: Its transfer time is 0, as in ``get_transfer_time`` in the published ``analyzer/wia.py``. Clock
+#: errors are smaller than this.
 _BUFFERED_NS = 10_000_000
 
 
@@ -128,7 +128,7 @@ class Work(Table):
         """Duration of each row in ns without waiting.
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of any
-        row of the meeting. This is ``get_transfer_time`` of the published ``analyzer/wia.py``. The
+        row of the meeting. This is ``get_transfer_time`` in the published ``analyzer/wia.py``. The
         transfer time can be negative. If it would be -10 ms or less, the row had buffered the data,
         and its transfer time is 0.
         """

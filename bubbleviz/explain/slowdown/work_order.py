@@ -89,7 +89,7 @@ def order_work(
 
 
 def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependencies) -> Pairs:
-    """Return token waits within an iteration, as pairs (waiting row, producing row) of the work.
+    """Return token waits within an iteration, as (waiting row, producing row) pairs of the work.
 
     Args:
         operations: Operations of all ranks.
@@ -109,15 +109,15 @@ def _order_transfers(
 ) -> list[Pairs]:
     """Return the pairs of :func:`.order_messages` that the measured times do not contradict.
 
-    A pair (row, predecessor) is dropped in two cases:
+    A (row, predecessor) pair is dropped in two cases:
 
     - The row is a send or receive that starts more than ``CLOCK_NS`` before the predecessor ends.
     - The row is a receive, the predecessor is a compute operation, and receives of this entry are
       usually posted before the compute operation ends.
 
     The second case can be checked only for receives whose data was sent more than ``CLOCK_NS``
-    before the end of the compute operation. It applies to an entry if more than half of those
-    receives were posted early.
+    before the end of the compute operation. The second case applies to an entry if more than half
+    of those receives were posted early.
 
     Args:
         work: Work table of all ranks.
@@ -127,7 +127,7 @@ def _order_transfers(
         computes: Rows of the compute operations, in the order in which each rank ran them.
 
     Returns:
-        Pairs (row, predecessor), with one entry per entry of :func:`.order_messages`.
+        (row, predecessor) pairs, with one entry per entry of :func:`.order_messages`.
     """
     send_start_ns = np.full(len(work), NEVER, np.int64)
     send_start_ns[transfers] = sent_ns
@@ -166,7 +166,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
             send.
 
     Returns:
-        Pairs (queued transfer, transfer ahead).
+        (queued transfer, transfer ahead) pairs.
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     ready_ns = _find_ready_times(work, transfers, order)
@@ -274,8 +274,8 @@ def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
 def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     """Match each starting row with the last row of its rank and iteration that finished before it.
 
-    This is ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines how
-    times are compared.
+    This works like ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines
+    how times are compared.
 
     Args:
         work: Work table of all ranks.
@@ -295,8 +295,8 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     """Match each finishing row with the first row of its rank and iteration that starts after it.
 
-    This is ``pandas.merge_asof`` by (rank, iteration) on time, with ``direction="forward"``.
-    :func:`_sort_events` defines how times are compared.
+    This works like ``pandas.merge_asof`` by (rank, iteration) on time, with
+    ``direction="forward"``. :func:`_sort_events` defines how times are compared.
 
     Args:
         work: Work table of all ranks.
@@ -352,7 +352,7 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 
 
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
-    """Return pairs (row, collective): for each collective, the row that has to wait for it.
+    """Return (row, collective) pairs: for each collective, the row that has to wait for it.
 
     If the collective was exposed, this is the first compute operation that started after it ended.
     Otherwise it is the first optimizer that started after it ended. Collectives without such a row
