@@ -1,8 +1,8 @@
 """The ``Report`` class of the Python API, and its HTML for notebooks.
 
 A notebook shows the report as an HTML fragment without scripts. The fragment needs no network,
-styles only its own elements, and inherits its colors from the surrounding page. The size of the
-fragment is bounded for any number of ranks.
+styles only its own elements, and inherits its colors from the surrounding page. The fragment's size
+is bounded for any number of ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bubbleviz.report.view import View
 #: Maximum number of rows in a notebook picture.
 MAX_ROWS = 64
 
-#: Style sheet of the fragment. Gray lines and inherited colors are legible in every theme.
+#: Style sheet of the fragment. Gray lines and inherited colors are legible in any theme.
 _STYLE = """
 .bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
 .bubbleviz-report div{overflow-x:auto}
@@ -57,7 +57,7 @@ _STYLE = """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
-#: Attributes that ``dir(report)`` lists. Attributes that only renderers need are left out.
+#: Attributes listed by ``dir(report)``. Attributes needed only by renderers are left out.
 _PUBLIC = (
     "advice",
     "bubble_ratio",
@@ -113,7 +113,7 @@ class Picture:
             UsageError: No picture format has this suffix.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
-        # Other formats ignore the view and would write the entire report.
+        # Other formats ignore the view and would output the entire report.
         with name_python_arguments():
             format_of_suffix(
                 str(path), [renderer.name for renderer in list_renderers() if renderer.draws]
@@ -140,7 +140,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
 
     @property
     def advice(self) -> tuple[AdviceEntry, ...]:
-        """Changes that shortened the iterations when the run was replayed, largest saving first.
+        """Changes that shortened the iterations when the run was replayed, largest savings first.
 
         Empty if no change shortened the iterations. ``what_to_do_first`` may still recommend a step
         that a replay cannot test, such as using more microbatches or recording missing profiles.
@@ -154,7 +154,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
 
     @property
     def stages(self) -> Records[Any]:
-        """One record per stage: its bubble ratio, busy time by phase, and idle time by cause."""
+        """One record per stage: bubble ratio, busy time by phase, and idle time by cause."""
         return summarize_stages(self)
 
     @property
@@ -170,7 +170,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         """Return a timeline picture of one or more iterations.
 
         Args:
-            iterations: Iterations of the report, or their indices. Without iterations, the typical
+            iterations: Iterations in the report, or their indices. Without iterations, the typical
                 iteration is drawn.
             view: Other attributes of :class:`.View`, for example ``ranks=(0, 3)`` or
                 ``causes=True``.
@@ -196,12 +196,12 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         """Write the report to a file.
 
         The suffix of the path determines the format (``.svg``, ``.json``, ...). If writing fails,
-        an existing file is left unchanged.
+        any existing file is left unchanged.
 
         Args:
             path: Path of the file. An existing file is replaced.
-            view: Iterations and ranks to draw in a picture, or None for the typical iteration and
-                all ranks.
+            view: Iterations and ranks to draw if the format is a picture, or None for the typical
+                iteration and all ranks.
 
         Raises:
             UsageError: The suffix belongs to no format, or an argument has the wrong type.
@@ -248,9 +248,9 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
     """Check that all requested iterations or ranks exist.
 
     Args:
-        kind: Word for the error message: "iteration" or "rank".
-        numbers: Requested indices of iterations or numbers of ranks.
-        existing: Numbers that exist.
+        kind: Word to use in the error message: "iteration" or "rank".
+        numbers: Requested iteration indices or rank numbers.
+        existing: Indices or numbers that exist.
 
     Raises:
         UsageError: A requested number does not exist.
@@ -263,17 +263,17 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
 def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
     """Draw one iteration with at most ``MAX_ROWS`` rows.
 
-    The iteration is the one that :func:`.choose_shown_iteration` chooses. There is one row per
-    rank, or one row per stage if there are too many ranks.
+    The iteration is chosen by :func:`.choose_shown_iteration`. There is one row per rank, or one
+    row per stage if there are too many ranks.
 
     Args:
         report: The report.
-        ids: Prefix of the ids of the SVG elements.
+        ids: Prefix for SVG element ids.
 
     Returns:
         svg: The picture as an SVG document.
         n_drawn: Number of rows that are drawn.
-        n_rows: Number of rows that a picture without the limit would have.
+        n_rows: Number of rows that the picture would have without the limit.
     """
     view = View(rows="rank" if choose_row_kind(report, View()) == "rank" else "stage")
     rows = make_rows(report, view)
@@ -293,8 +293,8 @@ def render_fragment(report: measured.Report) -> str:
     above = render_html([*summarize(report), defined])
     lines = list_limitation_lines(report)
     below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
-    # A notebook can contain several reports, so the element ids of their pictures must differ.
-    # The prefix of the ids is a hash, so that running a notebook cell again gives the same ids.
+    # A notebook can contain several reports, so the element ids of their pictures must differ. The
+    # id prefix is a hash, so that running a notebook cell again gives the same ids.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, n_drawn, n_rows = draw_bounded_picture(report, ids)
     if n_drawn < n_rows:

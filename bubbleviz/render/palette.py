@@ -1,13 +1,13 @@
 """Colors of pictures, legible in print, in grayscale and on a dark screen.
 
-The fill colors of phases match the figures in the zero-bubble papers. Some of these colors are
-equally dark. A phase that would otherwise look like another phase in grayscale has a strip along
+The fill colors of phases match those of the figures in the zero-bubble papers. Some of these colors
+are equally dark. A phase that would otherwise look like another one in grayscale has a strip along
 its top or bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
 
-Idle time uses different hues, and each cause of idle time has a different hatch.
+Idle time uses other hues, and each cause of idle time has its own hatch.
 
 The chunks of a rank range from dark fills with white numbers to light fills with black numbers.
 With three or more chunks, ``B`` also has a strip along its top edge.
@@ -37,8 +37,8 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
-#: Colors of phases on a terminal, which cannot show strips along the edges of boxes.
-#: The phases are distinguishable in grayscale and on terminals with 256 or 16 colors.
+#: Phase colors for terminals, which cannot show strips along the edges of boxes. The phases are
+#: distinguishable in grayscale and on terminals with 256 or 16 colors.
 TERMINAL = {
     Phase.F: "#2f7af2",
     Phase.B: "#2faac2",
@@ -49,9 +49,9 @@ TERMINAL = {
     Phase.OPTIMIZER: OPTIMIZER,
 }
 
-#: Colors of device activities, and of host activities while the device was idle, keyed by name.
-#: Device work has pale colors, and avoidable idle time has strong colors.
-#: Activities that are not listed use the colors of ``MORE_ACTIVITIES`` in turn.
+#: Colors of device activities, and of host activities while the device is idle, keyed by name.
+#: Device work has pale colors, and avoidable idle time has strong colors. Unlisted activities use
+#: the colors in ``MORE_ACTIVITIES`` in turn.
 ACTIVITIES = {
     "compute": "#c6d6f5",
     "communication": "#f3c99b",
@@ -81,11 +81,11 @@ ACTIVITIES = {
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: Color of the critical path.
 CRITICAL = "#c2185b"
-#: Colors for fast, usual and slow in a heat map. Slower times are darker.
+#: Colors for fast, usual and slow times in a heat map. Slower times are darker.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# If there are several chunks, the color of the first one is mixed with this fraction of black.
-# The color of the last chunk is mixed with a fraction of white.
+# If there are several chunks, the first chunk's color is mixed with this fraction of black. The
+# last chunk's color is mixed with a fraction of white.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
@@ -109,7 +109,7 @@ class Hatch:
     dots: bool = False
 
     def choose_ink(self, color: str) -> str:
-        """Return the color of hatch lines on a fill: darker if it is light, lighter if it is dark.
+        """Return the color of hatch lines: darker than a light fill, or lighter than a dark fill.
 
         A fill whose luminance is above 0.2 is mixed with 50 % black, and any other fill with 65 %
         white.
@@ -120,11 +120,11 @@ class Hatch:
         return mix(color, BLACK, 0.5) if measure_luminance(color) > 0.2 else mix(color, WHITE, 0.65)
 
 
-#: (color, hatch, closest named color in Chrome's trace viewer) of each cause of idle time.
-#: Work is blue, green and yellow, while idle time is gray, brown, red and purple.
-#: Idle time also has a hatch if the output format supports hatches.
-#: A test checks that all causes, and work, are distinguishable for any kind of color vision.
-#: The test also checks that adjacent causes differ in luma, and so do BW and ``dependency``.
+#: (color, hatch, closest named color in Chrome's trace viewer) for each cause of idle time. Work is
+#: blue, green and yellow, while idle time is gray, brown, red and purple. Idle time also has a
+#: hatch if the output format supports hatches. A test checks that work and all causes are
+#: distinguishable with any kind of color vision. The test also checks that adjacent causes differ
+#: in luma, as do BW and ``dependency``.
 _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
@@ -154,7 +154,10 @@ BUBBLE_PARTS = CAUSES | {
 
 @dataclass(frozen=True)
 class Ink:
-    """Colors that differ between light and dark mode. Operation colors do not differ."""
+    """Colors that differ between light and dark mode.
+
+    Operation colors are the same in both modes.
+    """
 
     paper: str
     text: str
@@ -192,10 +195,10 @@ DARK = Ink(
 
 @dataclass(frozen=True)
 class Paint:
-    """The fill of an operation's box, which consists of one or more horizontal bands.
+    """The fill of an operation's box, made up of one or more horizontal bands.
 
     Attributes:
-        name: Unique name, which contains only letters, digits and hyphens.
+        name: Unique name that contains only letters, digits and hyphens.
         bands: (height, color) of each band, from top to bottom. Heights are fractions of the box
             and add up to 1.
         number: Color of the microbatch number in the box.
@@ -207,7 +210,7 @@ class Paint:
 
     @property
     def main(self) -> str:
-        """The color of the tallest band, which is behind the number."""
+        """The color of the tallest band, which lies behind the number."""
         return max(self.bands, key=lambda band: band[0])[1]
 
 
@@ -238,7 +241,7 @@ def _to_linear(channel: float) -> float:
 
 
 def measure_contrast(color: str, other: str) -> float:
-    """Return the contrast ratio of two colors as defined by WCAG 2, from 1 to 21."""
+    """Return the contrast ratio between two colors as defined by WCAG 2, from 1 to 21."""
     low, high = sorted((measure_luminance(color), measure_luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
@@ -285,7 +288,8 @@ def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: in
 
     Args:
         phase: The phase.
-        shade: Index of the shade for the operation's chunk, from 0, or -1 if the chunk is unknown.
+        shade: Zero-based index of the shade for the operation's chunk, or -1 if the chunk is
+            unknown.
         second_shade: Index of the shade for the second chunk of an ``FB``, or -1.
         shades: Number of chunks, each of which has a different shade.
     """
@@ -323,12 +327,13 @@ def make_plain_paint(name: str, color: str) -> Paint:
 def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
     """Return the paint of an operation that runs on one chunk, or on two chunks for an ``FB``.
 
-    A chunk that is not in ``chunks`` gets the base color of the phase, and so does the only chunk.
+    A chunk that is not in ``chunks`` gets the base color of the phase, as does a chunk that is the
+    only one.
 
     Args:
         phase: Phase of the operation.
         chunk: Chunk of the operation, or -1 if unknown.
-        second: Second chunk of an ``FB``. Ignored for other phases.
+        second: The second chunk of an ``FB``. Ignored for other phases.
         chunks: All chunks in the picture, ascending.
     """
 

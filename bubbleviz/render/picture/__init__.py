@@ -1,1 +1,1 @@
-"""Draws pictures as SVG: rows with operations to scale, and the bubbles between the operations."""
+"""Draws pictures as SVG: rows of operations drawn to scale, with the bubbles between them."""

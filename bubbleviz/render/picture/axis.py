@@ -16,11 +16,11 @@ _MIN_GAP = 0.7
 
 
 def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
-    """Return the (x coordinate, text) of the label of each tick. The last text contains the unit.
+    """Return the (x coordinate, text) pair of each tick label. The last label includes the unit.
 
-    The axis has as many ticks as possible, with at most ``_MAX_STEPS`` steps between ticks, such
-    that labels do not overlap and the last label does not extend beyond ``right``. If even two
-    labels do not fit, only the label of the first tick is returned.
+    The axis has as many ticks as possible, with at most ``_MAX_STEPS`` steps between ticks, as long
+    as labels do not overlap and the last label does not extend beyond ``right``. If even two labels
+    do not fit, only the label of the first tick is returned.
 
     Args:
         layout: Layout of the rows.
@@ -48,7 +48,7 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
 
     Args:
         page: The page.
-        layout: Layout of the rows, which has the same time scale.
+        layout: Layout of the rows, whose time scale the axis shares.
         bottom: The y coordinate of the lower edge of the rows.
     """
     size = page.style.letters.axis

@@ -1,8 +1,8 @@
-"""Chooses the microbatch numbers that are drawn in the boxes of operations, and their font size.
+"""Chooses the microbatch numbers drawn in operation boxes, and their font size.
 
-Either all operations have a number or none has, and all numbers have the same font size.
+Either all operations have a number or none do, and all numbers have the same font size.
 Recomputations are an exception, because they are often too short for a number. If numbers do not
-fit into recomputations, this has no effect on other phases.
+fit into recomputations, other phases are not affected.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.style import Lettering
 from bubbleviz.render.selection import Selection
 
-#: Minimum width of a box that can contain a number, in page units.
+#: Minimum width of a box that can hold a number, in page units.
 _MIN_WIDTH = 4
 #: Height of a digit relative to the font size, and maximum height of a digit relative to its box.
 _DIGIT, _MAX_SHARE_OF_HEIGHT = 0.73, 0.84
-#: Total horizontal margin between a number and its box (both sides together).
+#: Total horizontal margin between a number and its box (sum of both sides).
 _MARGIN = 1.0
 
 
 class _TightestBox(NamedTuple):
-    """The longest microbatch number of a phase, and the minimum width and height of its boxes."""
+    """The longest microbatch number in a phase, and the minimum width and height of its boxes."""
 
     text: str
     width: float
@@ -45,16 +45,16 @@ class _TightestBox(NamedTuple):
 def number_boxes(
     operations: Operations, selection: Selection, marks: Marks, heights: Floats, letters: Lettering
 ) -> dict[int, tuple[str, float]]:
-    """Choose the boxes that contain a microbatch number, and the font size of the numbers.
+    """Choose the boxes that will contain a microbatch number, and the font size of the numbers.
 
-    The number of an operation is in its widest box. All numbers have the same size, which is the
-    largest one at which all of them fit.
+    An operation's number goes in its widest box. All numbers have the same size, which is the
+    largest size at which all of them fit.
 
     Args:
-        operations: The operations of the report.
-        selection: Rows and iterations that are drawn.
+        operations: The report's operations.
+        selection: Rows and iterations to draw.
         marks: Boxes of the operations.
-        heights: Height that is available for a number in each box.
+        heights: Height available for a number in each box.
         letters: Font sizes of the picture.
 
     Returns:
@@ -79,7 +79,7 @@ def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
     """Return the microbatch number of each operation as text, keyed by the index of its widest box.
 
     Optimizer operations, operations whose microbatch is unknown, and operations whose boxes are all
-    narrower than ``_MIN_WIDTH`` are left out. If several boxes are equally wide, the last one wins.
+    narrower than ``_MIN_WIDTH`` are omitted. If several boxes are equally wide, the last one wins.
     """
     length = marks.right - marks.left
     wide = np.flatnonzero((length >= _MIN_WIDTH) & np.isin(marks.kind, WORK))
@@ -93,7 +93,7 @@ def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
 
 
 def _format_pair(first: Ints, second: Ints, row: int) -> str:
-    """Return the microbatch number of an operation as text, such as "3", or "3;7" for two numbers.
+    """Return an operation's microbatch number as text, such as "3", or "3;7" for two numbers.
 
     Args:
         first: First microbatch of each operation.
@@ -106,7 +106,7 @@ def _format_pair(first: Ints, second: Ints, row: int) -> str:
 def _count_numbered(operations: Operations, selection: Selection) -> Ints:
     """Count the operations that need a number, whether or not it fits. Indexed by phase code.
 
-    All drawn operations need a number if they have busy time and a known microbatch, except
+    All drawn operations that have busy time and a known microbatch need a number, except
     recomputations.
     """
     is_drawn: Bools = np.isin(operations.rank, [rank.index for rank in selection.ranks])
@@ -122,12 +122,12 @@ def _find_tightest(
     """Return the longest number and the smallest box of each phase, keyed by phase code.
 
     The smallest box combines the smallest width and the smallest height of all boxes of the phase,
-    so it may not be an existing box.
+    so no actual box may have this size.
 
     Args:
-        texts: Number in each box as text, keyed by the index of the box in ``marks``.
+        texts: Text of the number in each box, keyed by the box's index in ``marks``.
         marks: All boxes.
-        heights: Height that is available for a number in each box.
+        heights: Height available for a number in each box.
     """
     index = np.array(list(texts), np.int64)
     kinds, widths = marks.kind[index], (marks.right - marks.left)[index]

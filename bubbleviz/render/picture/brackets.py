@@ -1,4 +1,4 @@
-"""Draws a bracket with a text above each iteration, and dashed lines between iterations."""
+"""Draws a bracket with text above each iteration, and dashed lines between iterations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bubbleviz.report.report import Report
 
 #: Maximum number of iterations for which brackets and dashed lines are drawn.
 MOST_BRACKETS = 60
-#: Number of lines on which overlapping brackets are placed, and height of a line.
+#: Number of lines for placing overlapping brackets, and height of a line.
 _LINES = 3
 _LINE_HEIGHT = 15
 
@@ -37,7 +37,7 @@ class _Bracket(NamedTuple):
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
     """Return the total height of the bracket lines. There is at least one line.
 
-    The space is needed even without brackets, because it also contains the ratio heading.
+    The space is needed even without brackets, because it also holds the ratio heading.
     """
     lines = max((bracket.line for bracket in _place_brackets(selection, style)), default=0)
     return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)
@@ -46,10 +46,10 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
     """Return the time span and the line of each iteration's bracket.
 
-    - A bracket spans the window of the first row that has a window in the iteration. If no row has
-      a window, it spans the entire iteration.
-    - Brackets are on line 0. A bracket that overlaps the previous bracket is on the next line
-      instead. Line 0 follows the last line.
+    - A bracket spans the window of the first row that has one in the iteration. If no row has a
+      window, it spans the entire iteration.
+    - Brackets are on line 0. A bracket that overlaps the previous one goes on the next line
+      instead. After the last line, line 0 is used again.
     - There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a
       single iteration and the style has no titles.
     """
@@ -68,7 +68,7 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
 
 
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw the bracket of each iteration, and a dashed line at the start of each iteration.
+    """Draw each iteration's bracket, and a dashed line at the start of each iteration.
 
     The first iteration has no dashed line.
     """
@@ -83,7 +83,7 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
 
 
 def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket) -> None:
-    """Draw the bracket of an iteration, with a vertical tick at each end.
+    """Draw an iteration's bracket, with a vertical tick at each end.
 
     The longest text that fits is written in a gap in the middle of the bracket. If not even the
     shortest text fits, the bracket has no text and no gap.
@@ -105,10 +105,10 @@ def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket)
 
 
 def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
-    """Yield possible texts for the bracket of an iteration, longest first.
+    """Yield candidate texts for an iteration's bracket, longest first.
 
-    All texts contain the name of the iteration. If the primary ratio is known, the longer texts
-    also contain the ratio and the length of its window.
+    All texts contain the iteration's name. If the primary ratio is known, the longer texts also
+    contain the ratio and the length of its window.
     """
     name, value = to_one_line(iteration.name, 40), iteration_ratio(report, iteration)
     if value != UNKNOWN:

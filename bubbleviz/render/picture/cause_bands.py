@@ -20,9 +20,9 @@ _GRID = 2
 def draw_causes(
     page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
-    """Draw the idle time of each row in the colors of its causes.
+    """Draw each row's idle time in the colors of its causes.
 
-    Only idle time of the selected iterations is drawn.
+    Only idle time in the selected iterations is drawn.
 
     Returns:
         The causes that were drawn, in the order of ``Cause``.
@@ -47,7 +47,7 @@ def draw_causes(
 
 
 def _make_bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
-    """Return the SVG path of boxes that are as high as a row. Overlapping boxes are merged.
+    """Return the SVG path of boxes with the height of a row. Overlapping boxes are merged.
 
     Args:
         layout: Layout of the rows.

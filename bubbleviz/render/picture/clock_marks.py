@@ -10,7 +10,7 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Minimum length of an error bar on each side, in page units. Shorter bars are not drawn.
+#: Minimum length of an error bar on each side, in page units. Bars shorter than this are not drawn.
 _SMALLEST_ERROR_BAR = 1.5
 
 
@@ -35,7 +35,7 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
     """Draw the clock uncertainty of each row as a horizontal error bar.
 
     The middle of the bar is the time at which the rank starts its work in the first drawn
-    iteration. A bar is left out if the uncertainty is unknown, or narrower than
+    iteration. A bar is omitted if the uncertainty is unknown, or if the bar would be shorter than
     ``_SMALLEST_ERROR_BAR`` on each side. There are no bars if all rows have the same clock.
     """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}

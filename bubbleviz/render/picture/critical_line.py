@@ -1,6 +1,6 @@
-"""Draws the critical path as a line along the lower edges of its operations.
+"""Draws the critical path as a line along the lower edges of the operations on it.
 
-Between two ranks, the line is straight, and its slope shows the time that the input took to arrive.
+Between two ranks, the line is straight, and its slope shows how long the input took to arrive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _THICKNESS = 2.4
 
 
 def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
-    """Draw the critical path, if its iteration and all of its ranks are in the picture.
+    """Draw the critical path if its iteration and all of its ranks are in the picture.
 
     Returns:
         True if the critical path was drawn, False if it is unknown or not entirely in the picture.

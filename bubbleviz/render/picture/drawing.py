@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from bubbleviz.render.palette import LIGHT, Hatch
 
-#: An element or definition of drawsvg, which has no type annotations.
+#: A drawsvg element or definition. The package has no type annotations.
 Element: TypeAlias = Any
 
 
@@ -26,7 +26,10 @@ def px(value: float) -> float | int:
 
 
 def box(left: float, top: float, right: float, bottom: float) -> str:
-    """Return the SVG path of a rectangle. Rectangles that share an edge share it after rounding."""
+    """Return the SVG path of a rectangle.
+
+    Rectangles that share an edge still share it after rounding.
+    """
     x, y = px(left), px(top)
     width, height = px(round(right, 2) - round(left, 2)), px(bottom - top)
     return f"M{x} {y}h{width}v{height}h{px(-width)}z"
@@ -69,7 +72,7 @@ def make_text(text: str, size: float | None, x: float, y: float, **attributes: A
 
 
 def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
-    """Return the SVG definition of a fill that consists of horizontal bands with sharp edges.
+    """Return the SVG definition of a fill made of horizontal bands with sharp edges.
 
     Args:
         name: Id of the definition.
@@ -106,7 +109,7 @@ def make_cause_hatch(name: str, hatch: Hatch, ink: str) -> Element:
 
     Args:
         name: Id of the definition.
-        hatch: Size, rotation and content of the tile that is repeated.
+        hatch: Size, rotation and content of the repeated tile.
         ink: Color of the lines or dots.
     """
     import drawsvg
@@ -140,11 +143,11 @@ def write_document(
     """Return an SVG document with a paper-colored background.
 
     Args:
-        elements: SVG elements, from back to front.
-        definitions: Definitions of gradients and patterns that the elements refer to.
+        elements: SVG elements, ordered from back to front.
+        definitions: Definitions of the gradients and patterns that the elements refer to.
         size: (width, height) in page units.
-        printed_size: (width, height) as texts with units, such as "89mm", or None if a page unit is
-            a pixel.
+        printed_size: (width, height) as strings with units, such as "89mm", or None if page units
+            are pixels.
         font: Comma-separated font families.
         css: Style sheet, or "" for none.
         title: Title of the document.

@@ -1,7 +1,7 @@
-"""Draws heat maps: the busy times of one iteration by stage and microbatch.
+"""Draws heat maps of one iteration's busy times by stage and microbatch.
 
-There is one map per phase, which is as wide as the timeline. A cell shows the busy time of an
-operation (the mean over the replicas of its stage), relative to the median of all cells::
+There is one map per phase, each as wide as the timeline. Each cell shows an operation's busy time
+(the mean over the replicas of its stage), relative to the median of all cells::
 
     F   stage 0  ░░░░▓░░░  1.00 x     a dark cell is a straggler, a dark column a slow microbatch,
         stage 1  ▒▒▒▒▓▒▒▒  1.30 x     a dark row a slow stage: its median is on the right
@@ -28,7 +28,7 @@ from bubbleviz.render.picture.plots import draw_cells, draw_names
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Busy times at the two ends of the color scale, relative to the median.
+#: Busy times at either end of the color scale, relative to the median.
 _FASTEST, _SLOWEST = 0.5, 1.5
 #: Text below the maps that explains the shades.
 _SCALE = (
@@ -42,7 +42,7 @@ _MAX_MAP_HEIGHT, _MIN_CELL_HEIGHT = 190.0, 3.0
 
 
 class _PhaseTimes(NamedTuple):
-    """Busy times of the operations of one phase.
+    """Busy times of the operations in one phase.
 
     Attributes:
         stages: Indices of the virtual stages, ascending.
@@ -59,9 +59,9 @@ class _PhaseTimes(NamedTuple):
 
 
 def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw a heat map for each phase of the first drawn iteration, and a text about the shades.
+    """Draw a heat map for each phase of the first drawn iteration, and a note about the shades.
 
-    Operations are ignored if they have no busy time, or if their microbatch or virtual stage is
+    Operations are ignored if they have no busy time or if their microbatch or virtual stage is
     unknown. A phase has no map if all of its operations are ignored.
     """
     operations, iteration = report.operations, selection.iterations[0]
@@ -85,11 +85,11 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
 def _measure_busy_times(operations: Operations) -> _PhaseTimes:
     """Return the busy times of one phase by virtual stage and microbatch, relative to the median.
 
-    Busy times are first averaged over all operations of the same virtual stage and microbatch. The
-    median is taken over these means.
+    Busy times are first averaged over all operations with the same virtual stage and microbatch.
+    The median is taken over these means.
 
     Args:
-        operations: Operations of the phase, all with a known virtual stage and a known microbatch.
+        operations: Operations in the phase, all with a known virtual stage and a known microbatch.
             Must not be empty.
     """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
@@ -108,7 +108,7 @@ def _draw_map(
 ) -> None:
     """Draw the heat map of one phase below the page's cursor, and move the cursor below the map.
 
-    If there are too many microbatches, a cell shows the longest busy time of several consecutive
+    If there are too many microbatches, each cell shows the longest busy time of several consecutive
     microbatches.
 
     Args:
@@ -139,12 +139,12 @@ def _draw_map(
 def _draw_stages(
     page: Page, layout: Layout, names: Sequence[str], relative: Floats, height: float
 ) -> None:
-    """Write the name of each stage to the left of its row of cells, and its median to the right.
+    """Write each stage's name to the left of its row of cells, and its median to the right.
 
-    If rows are lower than the letters, only every n-th row has a name and a median.
+    If rows are not as tall as the letters, only every n-th row has a name and a median.
 
     Args:
-        page: The page, whose cursor is at the upper edge of the first row.
+        page: The page, with its cursor at the upper edge of the first row.
         layout: Layout of the timeline. Names end before the left edge of its plot.
         names: Name of each stage.
         relative: Busy times relative to the median of the phase, shape (stages, microbatches).

@@ -1,4 +1,4 @@
-"""Draws the labels next to rows: stages, rank names, and bubble ratios."""
+"""Draws the labels next to rows: stages, rank names and bubble ratios."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bubbleviz.report.report import Report
 
 #: Maximum width of the name column, as a fraction of the page width.
 _MAX_NAME_WIDTH = 0.175
-#: Minimum width of the ratio column in the style for screens, in page units.
+#: Minimum width of the ratio column in the screen style, in page units.
 _RATIO_COLUMN = 50
 
 
@@ -31,8 +31,8 @@ class RowLabels:
     """The texts next to the rows of a timeline.
 
     Attributes:
-        stages: Label with the pipeline and stage of each row, or "" if they are unknown.
-        names: Name of the rank that each row draws, or "".
+        stages: Label with each row's pipeline and stage, or "" if they are unknown.
+        names: Name of the rank drawn in each row, or "".
         ratios: Bubble ratio of each row as text.
         ratio_title: Heading of the ratio column.
     """
@@ -75,13 +75,13 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
     """Return the stage, name and ratio of each row, and the heading of the ratio column.
 
     If several iterations are drawn, the ratios are means. If the style has no names, or if names
-    are too wide for paper, :func:`_number_rows` replaces them by rank numbers or empty texts.
+    are too wide for paper, :func:`_number_rows` replaces them with rank numbers or empty strings.
     """
     ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)
     names = _name_rows(report, selection, style, [ends for _, ends in ratios])
     widest = max(text_width(name, style.letters.label) for name in names)
-    # On a screen, names are truncated instead, and most of a name fits.
+    # On a screen, names are truncated instead. Most of each name usually fits.
     is_too_wide = style.millimeters and widest > _MAX_NAME_WIDTH * style.width
     if not style.names or is_too_wide:
         names = _number_rows(selection, stages)
@@ -92,14 +92,14 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 
 
 def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
-    """Return the stage label of each row, which contains a mark, the pipeline and the stage.
+    """Return the stage label of each row, made up of a mark, the pipeline and the stage.
 
-    In styles with notes, a row is marked if it represents a rank that the advice is about. The
-    pipeline is named if the drawn ranks are in several pipelines. Rows that show the spread of
+    In styles with notes, a row is marked if it represents a rank that the advice concerns. The
+    pipeline is named if the drawn ranks belong to several pipelines. Rows that show the spread of
     replicas never name a pipeline.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
-    # Rows that show the spread of replicas represent several pipelines, so they name none.
+    # Rows that show the spread of replicas represent several pipelines, so they do not name any.
     drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
     pipelines = {rank.pipeline for rank in selection.ranks}
     has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)
@@ -120,7 +120,7 @@ def _name_rows(
     style: PictureStyle,
     ratio_ranges: Sequence[tuple[float, float] | None],
 ) -> list[str]:
-    """Return the text that names the rank or the replicas of each row.
+    """Return text that names the rank or replicas of each row.
 
     If a row shows the spread of replicas, the text contains the number of replicas and the range of
     their ratios. Otherwise the text is the name of the drawn rank. In styles with notes, this name
@@ -149,7 +149,7 @@ def _name_rows(
 
 
 def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str:
-    """Return the number of replicas of a row and the range of their ratios as text.
+    """Return a row's replica count and the range of the replicas' ratios as text.
 
     If the range is None, the text contains only the number.
     """
@@ -161,10 +161,10 @@ def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str
 
 
 def _name_row(row: RankRow, clock: str) -> str:
-    """Return the name of a row that draws one rank.
+    """Return the name of a row that shows one rank.
 
     If the row was added because its rank stands out, the name is the reason. Otherwise the name is
-    the label of the rank. In a row of several replicas, the number of replicas precedes the label.
+    the label of the rank. If the row has several replicas, the label is preceded by their number.
 
     Args:
         row: The row.
@@ -196,7 +196,7 @@ def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
 
 
 def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
-    """Draw the stage, the name and the bubble ratio of every ``layout.step``-th row.
+    """Draw the stage, name and bubble ratio of every ``layout.step``-th row.
 
     Names that are too wide are truncated. The heading of the ratio column is above the first ratio.
     """
@@ -211,7 +211,7 @@ def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
         if name := truncate_text(full_name, name_size, name_width):
             page.text(name, layout.name_x, y, name_size, ink="quiet")
         page.text(ratio, page.right, y, size, text_anchor="end")
-    # Leave enough space above the first ratio, even if its letters are higher than the row.
+    # Leave enough space above the first ratio, even if its letters are taller than the row.
     min_gap = 8.0 if page.style.titled else 4.0
     y = layout.tops[0] - max(min_gap, (size - layout.row) / 2 + 3)
     look = {"ink": "quiet", "text_anchor": "end"}

@@ -1,4 +1,4 @@
-"""Layout of a timeline: the positions of its parts on the page."""
+"""The layout of a timeline: where its parts are on the page."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Layout:
         left: Left edge of the plot.
         right: Right edge of the plot.
         brackets: Upper edge of the first line of brackets.
-        row: Height of a row.
+        row: Row height.
         lane: Height of the communication lane below each row, or 0 if lanes are not drawn.
         size: Font size of the labels next to rows.
-        step: Every ``step``-th row has a label. Greater than 1 if rows are lower than their labels.
+        step: Every ``step``-th row has a label. Greater than 1 if rows are not as tall as their
+            labels.
         tops: Upper edge of each row.
         start_ns: Time at the left edge of the plot, in ns.
         span_ns: Time from the left edge to the right edge of the plot, in ns.
         strip: Height of the area below a row that shows the spread of its replicas, or 0 if no row
-            has such an area.
+            has one.
     """
 
     name_x: float

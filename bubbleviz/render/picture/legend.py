@@ -1,4 +1,4 @@
-"""Draws the legend, which has a swatch and a name for each kind of mark in the picture."""
+"""Draws the legend, with a swatch and a name for each kind of mark in the picture."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter
 
 _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
-#: Width of the frame around a swatch, in page units, in the style for screens.
+#: Width of the frame around a swatch in the screen style, in page units.
 _LINE = 0.7
 #: Maximum number of swatches per phase. Each swatch shows one shade.
 _MAX_SHADES = 8
-#: Maximum number of colors that share the width of one swatch.
+#: Maximum number of colors that can share the width of one swatch.
 _MAX_IN_ONE = 4
 #: Distance between a swatch and its name, in page units.
 _GAP = 6.0
@@ -42,7 +42,7 @@ class _Swatch(NamedTuple):
         look: Attributes of the SVG element, such as its fill.
         number: Number in the box, or "" for none.
         ink: Color of the number.
-        dotted: Whether to draw a dotted line below the box, like the line below merged operations.
+        dotted: Whether to draw a dotted line below the box, like the one below merged operations.
         cause: Label of the cause of idle time whose fill the box shows, or "" to use ``look``.
     """
 
@@ -55,7 +55,7 @@ class _Swatch(NamedTuple):
 
 
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
-    """Draw a common legend for all timelines below the page's cursor.
+    """Draw a shared legend for all timelines below the page's cursor.
 
     Entries are laid out from left to right, and an entry that does not fit starts a new line. The
     cursor moves below the legend. Nothing is drawn if the style has no legend.
@@ -115,7 +115,8 @@ def _list_entries(
     """Yield (swatches, text) for each entry of the legend.
 
     The entries are, in this order: phases, idle time, unattributed compute, communication, other
-    iterations, and merged operations. An entry is left out if no timeline contains such marks.
+    iterations, and merged operations. An entry is left out if no timeline contains marks of its
+    kind.
     """
     rows = [timeline.rows for timeline in timelines]
     kinds = {kind for painter in rows for kind in painter.kinds}
@@ -161,7 +162,9 @@ def _list_idle_entries(
 def _list_shades(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
-    """Yield a swatch for each shade of a phase. A phase that is not drawn has no swatches.
+    """Yield a swatch for each shade of a phase.
+
+    No swatches are yielded for a phase that is not drawn.
 
     Each shade represents a model chunk, and the swatch contains the number of the chunk. If there
     are more than ``_MAX_SHADES`` shades, only every n-th shade has a swatch. The optimizer has a
@@ -169,9 +172,10 @@ def _list_shades(
 
     Args:
         page: The page, which defines the fills.
-        rows: Painters of all timelines.
+        rows: Row painters of all timelines.
         phase: The phase.
-        width: Width of a swatch in page units. Swatches with numbers can be narrower or wider.
+        width: Width of a swatch in page units. Swatches that contain numbers can be narrower or
+            wider.
     """
     # Timelines with the same number of chunks use the same shades.
     chunks_drawn = {

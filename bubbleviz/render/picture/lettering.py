@@ -1,4 +1,4 @@
-"""Estimates the width of text in a picture. The exact width depends on the fonts of the viewer."""
+"""Estimates the width of text in a picture. The exact width depends on the viewer's fonts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ADVANCES = {
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text in common sans-serif fonts, in page units."""
+    """Return an upper estimate of the text width in common sans-serif fonts, in page units."""
     return size * sum(map(_get_advance, text)) * (BOLD if bold else 1.0)
 
 
 def _get_advance(character: str) -> float:
     """Return the advance width of a character relative to the font size.
 
-    For characters that are not in the table, the width is estimated: 1.3 for wide East Asian
+    For characters missing from the table, the width is estimated: 1.3 for wide East Asian
     characters, 0.8 for upper case, and 0.7 for all others.
     """
     advance = _ADVANCES.get(character)
@@ -49,7 +49,7 @@ def _get_advance(character: str) -> float:
 
 
 def truncate_text(text: str, size: float, width: float) -> str:
-    """Truncate a text that is wider than ``width``, and end it with an ellipsis.
+    """Truncate text that is wider than ``width``, ending it with an ellipsis.
 
     Args:
         text: The text.

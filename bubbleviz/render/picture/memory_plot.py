@@ -25,22 +25,22 @@ from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
 
-#: Plot height, and space to the left, to the right and below the plot, in px.
+#: Plot height, and the space left of, right of and below the plot, in px.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
-#: Radius of a dot, font size, line height, and gap between a dot and its label, in px.
+#: Dot radius, font size, line height, and gap between a dot and its label, in px.
 _DOT, _SIZE, _LINE, _GAP = 4.0, 10.5, 12.5, 4.0
 #: Maximum distance of a label from its dot, in lines above or below the dot.
 _LINES = 24
 
 
 class MemoryPoint(NamedTuple):
-    """A dot of the plot, which represents one order of operations.
+    """A dot in the plot, which represents one order of operations.
 
     Attributes:
         name: Name of the order, for example "1f1b".
-        memory: Peak memory of the device that uses the most memory.
+        memory: Peak memory on the device that uses the most memory.
         ratio: Bubble ratio as a fraction of 1.
-        fits: Whether the memory is within the limit.
+        fits: Whether the order's memory is within the limit.
     """
 
     name: str
@@ -56,7 +56,7 @@ class MemoryPlot:
     Attributes:
         title: Title of the picture.
         points: One point per order of operations.
-        in_bytes: Whether memory is in bytes, and not in microbatches of a stage.
+        in_bytes: Whether memory is in bytes rather than in microbatches of a stage.
         limit: Memory limit per device in the same unit, or None if there is no limit.
         reason: Reason why there are no points, or "" if there are points.
     """
@@ -68,7 +68,7 @@ class MemoryPlot:
     reason: str = ""
 
     def format_memory(self, amount: float) -> str:
-        """Return an amount of memory as text, with a unit if memory is in bytes."""
+        """Return an amount of memory as text, including the unit if it is in bytes."""
         return format_memory(amount) if self.in_bytes else f"{amount:g}"
 
 
@@ -120,8 +120,8 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
 def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
     """Draw the axes and the memory limit, and return the graph.
 
-    Both axes start at 0. The memory axis ends 5 % above the largest memory or the limit. The
-    ratio axis ends 10 % above the largest ratio, and at 1 % or more.
+    Both axes start at 0. The memory axis ends 5 % above the largest memory or the limit. The ratio
+    axis ends 10 % above the largest ratio, but never below 1 %.
     """
     amounts = [point.memory for point in plot.points]
     if plot.limit is not None:
@@ -160,7 +160,7 @@ def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
 def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
     """Draw a dot and a label for each point.
 
-    Points whose coordinates round to the same integers share a dot and a label. A dot is filled if
+    Points whose coordinates round to the same integers share one dot and label. A dot is filled if
     any of its points fits in memory, and hollow otherwise.
     """
     dots: dict[tuple[float, float], list[MemoryPoint]] = {}
@@ -178,7 +178,7 @@ def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
 def _draw_label(
     graph: Graph, text: str, dot: tuple[float, float], occupied: Sequence[_Box], ink: str
 ) -> _Box:
-    """Write the label of a dot where there is free space.
+    """Write a dot's label where there is free space.
 
     A thin line connects the label with the dot if they are not on the same line. A label that is
     wider than the graph is truncated.
@@ -186,9 +186,9 @@ def _draw_label(
     Args:
         graph: The graph that contains the dot.
         text: The label.
-        dot: (x, y) of the center of the dot.
+        dot: (x, y) coordinates of the dot's center.
         occupied: Boxes that the label should not cover.
-        ink: Color of the label: an attribute of :class:`.Ink`.
+        ink: Label color, as the name of an attribute of :class:`.Ink`.
 
     Returns:
         The box that the label occupies.
@@ -210,16 +210,16 @@ def _place_label(
 ) -> _Box:
     """Choose the box of a label: the nearest box that is inside the plot and overlaps no other box.
 
-    Candidates are on the line of the dot, and on ``_LINES`` lines above and below it. Lines have
-    the height ``_LINE`` and are tried in order of their distance, first above and then below. On
-    each line, the candidate to the right of the dot precedes the candidate to its left. If all
-    candidates inside the plot overlap an occupied box, the first candidate inside the plot is
-    chosen. If no candidate is inside the plot, the box to the right of the dot is chosen.
+    Candidates are on the dot's own line, and on ``_LINES`` lines above and below it. Lines have the
+    height ``_LINE`` and are tried in order of their distance, first above and then below. On each
+    line, the candidate to the right of the dot comes before the one to its left. If all candidates
+    inside the plot overlap an occupied box, the first candidate inside the plot is chosen. If no
+    candidate is inside the plot, the box to the right of the dot is chosen.
 
     Args:
         graph: The graph that contains the dot.
         width: Width of the label.
-        dot: (x, y) of the center of the dot.
+        dot: (x, y) coordinates of the dot's center.
         occupied: Boxes that the label should not cover.
     """
     x, y = dot
@@ -234,7 +234,7 @@ def _place_label(
 
 
 def _is_inside(label: _Box, graph: Graph) -> bool:
-    """Return whether a label is within the plot, or at most one line above it."""
+    """Return whether a label is inside the plot, or extends at most one line above it."""
     is_across = label.left >= graph.left and label.right <= graph.right
     return is_across and label.bottom < graph.bottom and label.top >= graph.top - _LINE
 

@@ -1,4 +1,4 @@
-"""Writes the notes below a picture, which explain the marks in the picture."""
+"""Writes the notes below a picture that explain the marks in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bubbleviz.report.view import View
 
 
 def notes_of(timeline: TimelinePainter) -> list[str]:
-    """Return a sentence about each kind of mark in the picture that needs an explanation."""
+    """Return a sentence about each kind of mark in the picture that needs explaining."""
     return [
         *_explain_operations(timeline),
         *_explain_ratios(timeline.report, timeline.selection),
@@ -30,7 +30,7 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     """Yield sentences about operations, the critical path and brackets.
 
     The sentences explain chunk shades, windows that differ between rows, the critical path, dashed
-    lines between iterations, hollow marks, and merged operations. Only things that are in the
+    lines between iterations, hollow marks, and merged operations. Only things that appear in the
     picture are explained.
     """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
@@ -53,7 +53,7 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
 
 
 def _has_different_windows(selection: Selection) -> bool:
-    """Return whether the drawn ranks have different windows in any iteration."""
+    """Return whether the drawn ranks' windows differ in any iteration."""
     selected = [rank.index for rank in selection.ranks]
     windows = (
         {by_rank[rank] for rank in selected if rank in by_rank} for by_rank in selection.windows
@@ -62,10 +62,10 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    """Yield sentences about ratio bounds, clocks, and the mark on ranks that the advice is about.
+    """Yield sentences about ratio bounds, clocks, and the mark on ranks that the advice concerns.
 
     Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
-    represents a rank that the advice is about.
+    represents a rank that the advice concerns.
     """
     iterations = selection.iterations
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
@@ -114,7 +114,7 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
 
 
 def nothing_to_draw(report: Report, view: View) -> str:
-    """Return a sentence with the reason why a view selects nothing to draw from a report.
+    """Return a sentence that says why a view selects nothing to draw from a report.
 
     The possible reasons are that the report has no ranks, that it has no iterations, and that the
     selected ranks or iterations do not exist.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: Text that is printed instead of an unknown number.
+#: Text printed in place of an unknown number.
 UNKNOWN = "\u2013"
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
@@ -29,7 +29,7 @@ def duration(ns: float) -> str:
 
 
 def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
-    """Return the smallest allowed step of an axis that is at least ``minimum``.
+    """Return the smallest allowed axis step that is at least ``minimum``.
 
     Args:
         minimum: A positive number.
@@ -42,7 +42,7 @@ def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
 def ticks(span_ns: int, max_steps: int) -> tuple[list[tuple[int, str]], str]:
     """Return the ticks of a time axis: the multiples of a round step from 0 to ``span_ns``.
 
-    The unit of the labels is the largest unit that fits at least twice into the axis.
+    Labels use the largest unit that fits at least twice into the axis.
 
     Args:
         span_ns: Length of the axis in ns.

@@ -1,7 +1,7 @@
 """The page on which a picture is drawn, from top to bottom.
 
-The attributes of SVG elements contain the colors for paper, so programs that ignore CSS draw the
-right colors. On a dark screen, a style sheet changes the colors of the classes ``bv-*``.
+SVG element attributes contain the colors for paper, so programs that ignore CSS draw the right
+colors. On a dark screen, a style sheet changes the colors of the classes ``bv-*``.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _DARK_SHEET = Template(
     ".bv-rule{stroke:$quiet}.bv-mark{stroke:$text}.bv-pale{fill-opacity:0.25}"
     "}"
 ).substitute(asdict(DARK))
-#: Luminance above which a color of idle time is too bright for a dark screen.
+#: Luminance above which an idle-time color is too bright for a dark screen.
 _PALE = 0.48
 
 
 class Page:
     """An SVG page that is filled from top to bottom.
 
-    The attribute ``y`` is the cursor: the y coordinate below which the next part is drawn.
+    The attribute ``y`` is the cursor, that is, the y coordinate below which the next part is drawn.
 
     Args:
         ids: Prefix of the element ids. Pictures in the same HTML document need different prefixes.
-        style: Sizes of the picture, and which of its optional parts are drawn.
+        style: Picture sizes, and which optional parts are drawn.
     """
 
     def __init__(self, ids: str = "bv-", style: PictureStyle = SCREEN) -> None:
@@ -88,7 +88,7 @@ class Page:
             x: The x coordinate of the text anchor. By default, this is the left end of the text.
             y: The y coordinate of the baseline.
             size: Font size, or None to inherit the font size from the group.
-            into: Group that receives the text, or None for the page.
+            into: Group to which the text is added, or None for the page.
             ink: Name of a color that depends on dark mode (an attribute of :class:`.Ink`). None
                 means to inherit the color from the group, or to use the attribute ``fill``.
             attributes: Other attributes of the SVG element.
@@ -115,7 +115,7 @@ class Page:
             self.elements.append(make_path(path, **look))
 
     def path_behind(self, path: str, **look: Any) -> None:
-        """Draw a path behind all elements that are on the page so far."""
+        """Draw a path behind all elements already on the page."""
         self.elements.insert(0, make_path(path, **look))
 
     def circle(self, x: float, y: float, radius: float, **look: Any) -> None:
@@ -140,10 +140,10 @@ class Page:
         self.path(path, **stroke, **look)
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
-        """Write a wrapped text below the cursor, and move the cursor below the text.
+        """Write wrapped text below the cursor, and move the cursor below the text.
 
         Args:
-            text: The text, which is truncated if it needs more than ``lines`` lines.
+            text: The text. Truncated if it needs more than ``lines`` lines.
             size: Font size.
             ink: Color of the text; see :meth:`text`.
             lines: Maximum number of lines.
@@ -178,7 +178,7 @@ class Page:
         return f"{units / self.style.width * self.style.millimeters:.2g} mm"
 
     def cause_boxes(self, path: str, label: str) -> None:
-        """Draw boxes of idle time in the color of a cause, with the hatch of the cause on top.
+        """Draw idle-time boxes in the color of a cause, with the cause's hatch on top.
 
         Args:
             path: SVG path of the boxes.
@@ -195,7 +195,7 @@ class Page:
     def hatch(self) -> str:
         """Return the value of the SVG attribute ``fill`` for bubbles.
 
-        When this is first called, the bubble hatch is added to ``definitions``.
+        On the first call, the bubble hatch is added to ``definitions``.
         """
         name = f"{self.ids}bubble"
         if name not in self.definitions:
@@ -204,7 +204,7 @@ class Page:
 
     @property
     def height(self) -> float:
-        """Height of the page content including margins, rounded up to whole page units."""
+        """Height of the page content, including margins, rounded up to whole page units."""
         return math.ceil(self.y + max(self.style.margin * 0.75, 1))
 
     def svg(self) -> str:
@@ -231,17 +231,17 @@ class Page:
 
 
 def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page:
-    """Draw a page, with rows that are as high as the page height allows.
+    """Draw a page with rows as tall as the page height allows.
 
     The row height is extrapolated from two trial pages, and then reduced until the page fits.
 
     Args:
-        style: The style. If its height is None, the page is drawn once, with the row heights of the
-            style.
+        style: The style. If the style specifies no page height, the page is drawn once, with the
+            style's row heights.
         draw: Function that draws the page in a given style. May be called several times.
 
     Raises:
-        UsageError: Even with labels of the minimum font size, the page would be too high.
+        UsageError: Even with labels in the minimum font size, the page would be too tall.
     """
     target_height = style.height
     if target_height is None:
@@ -263,10 +263,10 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
 
 
 def _make_height_error(style: PictureStyle, min_height: float) -> UsageError:
-    """Return the error for a page height that is too small.
+    """Return the error to raise for a page height that is too small.
 
     Args:
-        style: The style with the height that was requested.
+        style: The style with the requested height.
         min_height: Minimum height of the page, in page units.
     """
     mm = style.mm_per_unit

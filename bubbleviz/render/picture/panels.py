@@ -1,8 +1,8 @@
 """Draws the timelines of several reports as panels, one below the other, on the same time scale.
 
-Each panel begins with the start of its iterations, and equal widths mean equal times. The panels
-are the runs of a comparison, or a measured run below simulations of its schedule, as in Figure 6 of
-the Zero Bubble paper (arXiv 2401.10241).
+Each panel begins at the start of its iterations, and equal widths mean equal times. The panels are
+the runs of a comparison, or a measured run below simulations of its schedule, as in Figure 6 of the
+Zero Bubble paper (arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from bubbleviz.schedules.ideal import Ideal
 
 #: Gap between two panels, in px.
 _GAP = 12.0
-#: Makespans are treated as equal if their relative difference is at most this.
+#: Makespans are treated as equal if their relative difference is at most this value.
 _SAME_MAKESPAN_TOLERANCE = 0.002
-#: Names of the ratios that are defined for a single iteration, in order of preference.
+#: Names of the ratios defined for a single iteration, in order of preference.
 _RATIOS_OF_ONE_ITERATION = ("schedule", "stage")
 
-#: (title of the panel, report, view that selects the part of the report to draw).
+#: (panel title, report, view that selects the part of the report to draw).
 Panel: TypeAlias = "tuple[str, Report, View]"
 
 
 def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
-    """Draw panels from top to bottom with a common time axis below, and return the SVG document.
+    """Draw panels from top to bottom with a shared time axis below, and return the SVG document.
 
     Args:
-        panels: The panels. If a panel has nothing to draw, it shows the reason. The first panel
-            determines the style.
+        panels: The panels. If a panel has nothing to draw, it says why. The first panel determines
+            the style.
         heading: Heading above all panels.
         note: Sentence below the heading, or "" for none.
     """
@@ -58,9 +58,9 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
 def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
     """Draw panels, their time axis, legend and notes on an empty page, and return the page.
 
-    All plots have the same left edge and the same time scale. The panel that spans the longest time
-    is as wide as the page allows. All rows have the same height, which depends on the panel with
-    the most rows.
+    All plots have the same left edge and the same time scale. The panel that spans the most time is
+    as wide as the page allows. All rows have the same height, which depends on the panel with the
+    most rows.
     """
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
@@ -106,7 +106,7 @@ def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> Non
 
 
 def _draw_notes(page: Page, notes: Sequence[str]) -> None:
-    """Draw notes as one paragraph below the legend, unless the style has no notes."""
+    """Draw the notes as one paragraph below the legend, unless the style has no notes."""
     if notes and page.style.notes:
         page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
 
@@ -120,7 +120,7 @@ def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter |
 def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
     """Return the distinct notes of all panels, and a sentence about the limitations of each report.
 
-    A note about the ranks that the advice is about also contains the title of its panel.
+    A note on the ranks that the advice concerns also contains the title of its panel.
     """
     notes: list[str] = []
     for (title, _, _), timeline in zip(panels, timelines, strict=True):
@@ -138,7 +138,7 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
 
 
 def _describe_timeline(timeline: TimelinePainter) -> str:
-    """Return the text below the title of a panel, which contains the bubble ratio.
+    """Return the text below a panel's title, which contains the bubble ratio.
 
     In a style without titles, the text is only the ratio of the drawn iteration, or "" if several
     iterations are drawn.
@@ -151,7 +151,7 @@ def _describe_timeline(timeline: TimelinePainter) -> str:
 
 
 def _draw_title(page: Page, title: str, description: str) -> None:
-    """Write the title of a panel and a description below the page's cursor, which moves down."""
+    """Write a panel's title and description below the page's cursor, which moves down."""
     letters = page.style.letters
     max_width = page.right - page.left
     line = truncate_text(to_one_line(title, 120), letters.panel * BOLD, max_width)
@@ -163,7 +163,7 @@ def _draw_title(page: Page, title: str, description: str) -> None:
 
 
 def theory(report: Report, view: View) -> str:
-    """Draw simulations of a report's schedule above the measured run, as an SVG document.
+    """Draw simulations of a report's schedule above the measured run, and return the SVG document.
 
     Simulations have only one iteration, so all panels show one iteration and a ratio that is
     defined for it. If nothing could be simulated, only the measured run is drawn, with the reason
@@ -191,7 +191,8 @@ def theory(report: Report, view: View) -> str:
 def _make_report(ideal: Ideal, headline: str) -> Report:
     """Return the report of a simulation, without advice on slow ranks.
 
-    In a simulation, a rank has the times of its stage, so a slow stage would look like a slow rank.
+    In a simulation, each rank has the times of its stage, so a slow stage would look like a slow
+    rank.
 
     Args:
         ideal: The simulation.
@@ -203,7 +204,7 @@ def _make_report(ideal: Ideal, headline: str) -> Report:
 
 
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
-    """Yield the (title, simulation) pairs to draw above the measured run, as far as they exist.
+    """Yield the available (title, simulation) pairs to draw above the measured run.
 
     1. The ideal: the schedule of the run with equal stages and free transfers. The ideal is left
        out if its makespan equals the makespan of the second simulation.
@@ -223,7 +224,7 @@ def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
 
 
 def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
-    """Return whether two simulations have the same makespan, up to a relative difference of 0.2 %.
+    """Return whether two simulations have the same makespan, within a relative difference of 0.2 %.
 
     The difference is relative to ``same_schedule``. If ``same_schedule`` is None, the result is
     False.
@@ -237,7 +238,7 @@ def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
 
 
 def of_typical(report: Report, view: View) -> View:
-    """Return a view that selects the typical iteration, if the given view selects no iterations."""
+    """Return a view that selects the typical iteration if the given view selects no iterations."""
     typical = report.typical_iteration()
     selected = () if typical is None else (typical.index,)
     return replace(view, iterations=view.iterations or selected)
@@ -249,8 +250,8 @@ def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     The returned view selects the typical iteration, unless the given view selects iterations. The
     primary ratio of the returned report is ``schedule`` or ``stage``. The current primary ratio is
     kept if it is one of these two and is known in the typical iteration. Otherwise ``schedule``
-    replaces it, or ``stage`` if ``schedule`` is unknown. If both are unknown, the report is not
-    changed. Without a typical iteration, neither the report nor the view is changed.
+    replaces it, or ``stage`` if ``schedule`` is unknown. If both are unknown, the report is
+    unchanged. Without a typical iteration, neither the report nor the view is changed.
     """
     typical = report.typical_iteration()
     if typical is None:

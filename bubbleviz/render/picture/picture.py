@@ -1,6 +1,6 @@
 """Draws the picture of a report: title, one row of operations per rank, time axis and legend.
 
-The parts are drawn from top to bottom on a page of fixed width. The page is as high as its content
+The parts are drawn from top to bottom on a page of fixed width. The page is as tall as its content
 unless the style specifies a height.
 """
 
@@ -21,7 +21,7 @@ from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of limitations that are listed below the picture.
+#: Maximum number of limitations listed below the picture.
 _MAX_LIMITATIONS = 5
 
 
@@ -31,8 +31,7 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
     Args:
         report: The report.
         view: The iterations and ranks to draw, and the style.
-        ids: Prefix of the ids of SVG elements. Pictures in the same HTML page need different
-            prefixes.
+        ids: Prefix for SVG element ids. Pictures in the same HTML page need different prefixes.
     """
     selection = select(report, view, with_standouts=True)
     page = draw_page(
@@ -44,9 +43,9 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
 def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
     """Draw the picture of a selection on an empty page, and return the page.
 
-    If the selection is None, the page contains only the reason why there is nothing to draw, and
-    the limitations of the report. Parts that the style excludes, such as the title or the notes,
-    are not drawn.
+    If the selection is None, the page contains only the report's limitations and the reason why
+    there is nothing to draw. Parts excluded by the style, such as the title or the notes, are not
+    drawn.
     """
     if selection is None:
         page.title = nothing_to_draw(report, view)

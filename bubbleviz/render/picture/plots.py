@@ -13,16 +13,16 @@ from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.numbers import round_step
 from bubbleviz.render.picture.page import Page
 
-#: Font size of the labels along axes, in page units.
+#: Font size of axis labels, in page units.
 LETTERS = 9.5
 #: Number of different shades in a map.
 SHADES = 11
-#: Gap between cells, in page units. Small cells have no gaps.
+#: Gap between cells, in page units. There are no gaps between small cells.
 _GAP = 0.6
 
 
 class Graph:
-    """A graph with two axes on a page, which converts values to page coordinates.
+    """A graph with two axes on a page. It converts values to page coordinates.
 
     Args:
         page: The page.
@@ -79,12 +79,12 @@ class Graph:
         self.page.line(lines, "grid")
 
     def line(self, points: Iterable[tuple[float, float]], **look: str | float) -> None:
-        """Draw a line through points that are given as (x, y) values, not as page coordinates."""
+        """Draw a line through points given as (x, y) values rather than page coordinates."""
         places = (f"{px(self.x(x))} {px(self.y(y))}" for x, y in points)
         self.page.line("M" + "L".join(places), "mark", 1.2, **look)
 
     def dot(self, x: float, y: float, radius: float, *, hollow: bool = False) -> None:
-        """Draw a dot at page coordinates, not at values of the axes."""
+        """Draw a dot at the given page coordinates (not axis values)."""
         if not hollow:
             self.page.circle(x, y, radius, fill=FORWARD)
             return
@@ -128,13 +128,13 @@ def draw_cells(page: Page, shade: Floats, left: float, width: float, height: flo
 
 
 def draw_names(page: Page, names: Sequence[str], left: float, width: float, size: float) -> None:
-    """Draw a tick and a name below the middle of each column, and move the cursor below the names.
+    """Draw a tick and a name below the center of each column, and move the cursor below the names.
 
     If the names would overlap, only every n-th column gets a tick and a name, where n is 1, 2 or 5
     times a power of ten.
 
     Args:
-        page: The page, whose cursor is at the lower edge of the columns.
+        page: The page, with its cursor at the lower edge of the columns.
         names: Name of each column.
         left: Left edge of the first column.
         width: Width of a column.
