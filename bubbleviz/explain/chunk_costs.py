@@ -162,7 +162,7 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
 
 
 def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
-    """Return the rows of the complete forwards of averaged iterations whose tokens are known.
+    """Return the rows of complete forwards in averaged iterations whose token counts are known.
 
     Args:
         operations: Operations of all ranks.

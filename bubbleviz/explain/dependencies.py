@@ -222,7 +222,7 @@ def _find_backward_stages(operations: Operations, pairs: Ints) -> Ints:
     """Return the virtual stage of the backward in each FB operation, or -1 if it is unknown.
 
     An FB operation runs the forward of one chunk and the backward of another (``second_chunk``).
-    The virtual stage of the second chunk is taken from another operation of the same rank and
+    The virtual stage of the second chunk is taken from another operation with the same rank and
     chunk.
 
     Args:
@@ -338,8 +338,8 @@ def find_inputs(
 ) -> Inputs:
     """Find each operation's last input from another rank: when it was ready, and its producer.
 
-    An input is considered ready once its producer has ended. The mask ``unknown`` of the result
-    marks operations whose input may come from an unknown producer:
+    An input is considered ready once its producer has ended. The result's mask ``unknown`` marks
+    operations whose input may come from an unknown producer:
 
     - If ``passing`` is true: forwards and backwards whose virtual stage is unknown, or all forwards
       and backwards if ``stages_known`` is false.

@@ -161,9 +161,8 @@ def _find_starts_after_idling(
     Three conditions must hold:
 
     - No end of a receive was recorded for the operation.
-    - Its rank ran no other operation from the time when the input was ready to the operation's
-      start.
-    - The host had begun the operation by the time when the input was ready. This is not required of
+    - Its rank ran no other operation from the time the input was ready until the operation's start.
+    - The host had begun the operation by the time the input was ready. This is not required of
       operations that the host itself computes.
 
     Args:

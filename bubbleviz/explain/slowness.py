@@ -119,7 +119,7 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
     """Return the best possible time of each row, divided by its measured time.
 
-    The measured time of a row is the sum of its times. For the best possible time, each of them is
+    The measured time of a row is the sum of its times. For the best possible time, each time is
     replaced by the shortest time of its group.
 
     Args:

@@ -51,7 +51,7 @@ class WhatIf:
         reason: Reason why there are no rows, or "" if there are rows.
         window: Name of the ratio whose window is compared. This is ``schedule``, whose window is
             the makespan. If consecutive iterations overlap, it is ``stage``, whose window is the
-            longest window on any rank: a simulated iteration then gives only this lower bound of
+            longest window on any rank: a simulated iteration then gives only this lower bound on
             the period.
         ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
             stages and free transfers, or None if neither can be simulated.

@@ -152,7 +152,7 @@ def _find_gaps(
     All returned times are positions on the packed timeline.
 
     Args:
-        line: Packing of all ranks' time axes into one line.
+        line: Packing of all ranks' time axes into one timeline.
         computing: Intervals during which compute operations keep ranks busy.
         windows: At most one window per rank. Ranks without a window have no gaps.
         unattributed: Intervals during which compute kernels ran outside all operations; also
@@ -187,7 +187,7 @@ def _list_waits(
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of those inputs, measured from receives.
         gaps: The gaps, whose times are positions on the packed timeline.
-        line: Packing of all ranks' time axes into one line.
+        line: Packing of all ranks' time axes into one timeline.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 

@@ -64,7 +64,7 @@ class Computes:
         cells: Groups of compute operations with the same kind, virtual stage and rank.
         gap_ns: Time in the compute operation during which no kernel ran, capped at twice the lower
             median of its cell.
-        time_ns: Duration of the compute operation minus ``gap_ns``, at least 1 ns.
+        time_ns: Duration of the compute operation minus ``gap_ns``, but at least 1 ns.
     """
 
     rows: Ints
@@ -278,7 +278,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     computes = _select_computes(work, gap_ns)
     cell_ns = group_medians(computes.cells.of_row, len(computes.cells), computes.time_ns)
 
-    # Divide by one factor after the other: iteration, microbatch, pace.
+    # Divide by one factor after another: iteration, microbatch, pace.
     ratio = computes.time_ns / np.maximum(cell_ns[computes.cells.of_row], 1)
     iterations = group_rows(computes.iteration)
     rank_iterations = group_rows(computes.rank, computes.iteration)
@@ -377,8 +377,8 @@ def _measure_paces(
     """Measure the pace of each rank in each iteration, and how the pace changes during the run.
 
     The pace is the lower median of the ratios of the rank's compute operations in the iteration.
-    For the changes, the effect of the iteration is multiplied in again, so that changes of all
-    ranks are found as well.
+    For the changes, the effect of the iteration is multiplied back in, so that changes of all ranks
+    are found as well.
 
     Args:
         computes: The compute operations of the run.
@@ -510,9 +510,9 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
     """Determine whether each rank became slower during the run, gradually or in a jump.
 
-    A line and a jump are fitted to the paces, without isolated outliers. A rank became slower in a
-    jump if the jump is significant and explains more variance than the line. Otherwise the rank is
-    drifting if the line is rising (:func:`is_rising`).
+    A line and a jump are fitted to the paces, in which isolated outliers have been replaced. A rank
+    became slower in a jump if the jump is significant and explains more variance than the line.
+    Otherwise the rank is drifting if the line is rising (:func:`is_rising`).
 
     Args:
         rank_row: Zero-based rank number of each pace.

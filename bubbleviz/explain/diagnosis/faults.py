@@ -975,8 +975,8 @@ def _build_gap_fault(
         evidence: Measured effects, delays and other evidence about the run.
         name: Name of the fault, for example ``launch-gaps``.
         gap_ns: Total length of the launch gaps in each compute operation, in ns.
-        is_member: Mask of the ranks of the fault, one value per rank that has compute operations,
-            ascending.
+        is_member: Mask of the ranks that the fault affects, one value per rank that has compute
+            operations, ascending.
         scale: Time of each compute operation without the fault, as a fraction of its measured time.
     """
     computes = evidence.effects.computes

@@ -820,7 +820,7 @@ def _build_pause_fault(
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
     """List the boundaries between consecutive averaged iterations, sorted by (rank, iteration).
 
-    An iteration of a rank lasts from the start of its first to the end of its last compute
+    On a rank, an iteration lasts from the start of its first to the end of its last compute
     operation. There is no boundary between two iterations if recording paused between them.
     """
     operations = run.operations
@@ -942,7 +942,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 
 
 def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the faults that change the order of work, each with a replay without the fault.
+    """Yield the faults whose removal changes the order of work, each with a replay without it.
 
     There are two kinds: work that queues behind transfers, and too few chunks in flight.
     """

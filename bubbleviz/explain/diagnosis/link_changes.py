@@ -125,7 +125,7 @@ def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
 
 
 def _select_messages(run: ReplayedRun) -> Dependencies:
-    """Return the dependencies between ranks of different stages within an averaged iteration."""
+    """Return the dependencies between ranks on different stages within an averaged iteration."""
     operations, dependencies = run.operations, run.explained().dependencies
     stage, _ = list_stages_and_pipelines(run.ranks)
     consumer, producer = dependencies.successor, dependencies.predecessor

@@ -39,7 +39,7 @@ _QUANTILES = (0.0, 0.49, 0.51, 1.0)
 #: Minimum effect on a rank that drifts or has slowed. The minimum is high because a fitted change
 #: leaves a remainder.
 _MIN_CHANGED_EFFECT = 1.05
-#: Minimum gain of a common factor, as a fraction of the gain if each cell has a separate factor.
+#: Minimum gain of a common factor, as a fraction of the gain with a separate factor for each cell.
 _MIN_GAIN = 0.5
 #: Weight of the deviation of a cell that is faster than its norm. Slower cells have weight 1.
 _FAST_WEIGHT = 2.0
@@ -84,8 +84,8 @@ def explain_slow_ranks(
     """Find the hosts, replicas and ranks that explain why cells of a run are slow.
 
     In each round, the host or replica with the largest gain (:func:`_measure_gain`) is selected.
-    The rounds end when 4 are selected or no candidate has a positive gain. Then at most 8 single
-    ranks follow (:func:`_list_single_ranks`).
+    The rounds end when 4 candidates are selected or no candidate has a positive gain. Then at most
+    8 single ranks follow (:func:`_list_single_ranks`).
 
     Args:
         effects: Effects on compute operation times, with the time of each cell.
@@ -178,7 +178,7 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
 
     Member cells with the same kind of work have the same factor. To find it, each cell is divided
     by the norm of its copies that are not members (:func:`_compare_with_others`). Several quantiles
-    of these ratios are tried (``_QUANTILES``), raised to at least 1. The one with the smallest
+    of these ratios are tried (``_QUANTILES``), raised to at least 1. The quantile with the smallest
     misfit (:func:`_measure_misfit`) is the factor.
 
     The factor is 1 in three cases:

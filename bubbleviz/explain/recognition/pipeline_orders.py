@@ -95,7 +95,7 @@ def group_pipelines(
 
     A rank is left out of an iteration if the microbatch of any of its operations is unknown.
     Iterations in which all ranks are left out are skipped. If the stage of any rank is unknown, the
-    devices of all orders of its pipeline are unknown.
+    devices of all orders in its pipeline are unknown.
 
     Args:
         ranks: Ranks in the report.

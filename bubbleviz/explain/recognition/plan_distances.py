@@ -138,7 +138,7 @@ def find_similar_plans(
 
     - It splits backwards into B and W as the run does (:func:`_is_split_alike`).
     - It starts with similar operations (:func:`_has_similar_start`).
-    - It differs little from a sample of the orders (:func:`_can_be_near`).
+    - It is close to a sample of the orders (:func:`_can_be_near`).
 
     Plans with more than 2 million operations are left out.
 

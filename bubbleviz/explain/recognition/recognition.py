@@ -131,7 +131,7 @@ def recognize_schedule(
         operations: Operations in the report.
         iterations: Iterations in the report.
         noted: Kinds of limitations that apply to the run.
-        stages_missing: Whether some virtual stages of the run are in none of the profiles.
+        stages_missing: Whether some virtual stages of the run are missing from all profiles.
         pipeline_unproven: Whether it is unclear if the ranks are stages or replicas.
         ends_early: Whether later stages may exist that are not in the profiles.
         order_refutes: Whether an order that follows a schedule exactly shows that no stage is
@@ -276,7 +276,7 @@ def _list_differences(
         verdict: Verdict on the orders of the pipeline.
 
     Yields:
-        cell: Index of the rank in the orders of the iteration.
+        cell: Index of the rank in the iteration's orders.
         difference: Difference between the order of the rank and the planned order.
     """
     if verdict.deviates:

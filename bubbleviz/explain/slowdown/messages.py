@@ -379,9 +379,9 @@ def _measure_link_times(
 ) -> Floats:
     """Return the usual transfer time of each message's link, in ns.
 
-    Here a link is a pair of a sending and a receiving rank. Its usual time is the lower median over
-    the messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages
-    show it.
+    Here a link is a pair of a sending and a receiving rank. The usual time of a link is the lower
+    median over the messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS``
+    messages show it.
 
     Args:
         operations: Operations of all ranks.

@@ -40,7 +40,7 @@ def order_work(
 
     The following rules give (row, predecessor) pairs. A pair can occur several times.
 
-    1. A compute operation follows the previous one of its rank in its iteration.
+    1. A compute operation follows the previous one on its rank in the same iteration.
     2. The consumer of a message without a transfer follows the producer.
     3. An operation that waited for a token follows the operation that produced the token, if both
        are in the same iteration.
