@@ -64,7 +64,7 @@ class Check:
     """A limit, and the ratio in a report that is checked against it.
 
     Attributes:
-        limit: The limit.
+        limit: The memory limit.
         ratio: The ratio, whose mean is known.
         saved: The saved report.
         allow_incomplete: Whether the check may pass even if ranks or stages may be missing.

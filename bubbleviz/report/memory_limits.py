@@ -92,8 +92,8 @@ def find_device_memory(
     Args:
         memory: The run's memory use.
         kinds: Phase times of the run, which contain the stage of each virtual stage.
-        limit_bytes: Memory limit per device, or None to compare schedules with the memory use of
-            the run.
+        limit_bytes: Memory limit per device, or None to compare schedules with the run's memory
+            use.
     """
     stages = {kind.virtual_stage: kind.stage for kind in kinds}
     measured = measure_memory(memory, stages)

@@ -712,7 +712,7 @@ class ChoiceEntry(Struct, frozen=True):
         makespan_ms: Time from the first start to the last end over all stages, or None if unknown.
         cost_ms: Longest time from the first start to the last end on a single stage, or None if
             unknown.
-        bubble_ratio: Bubble ratio in the window that is used to compare schedules, or None if
+        bubble_ratio: Bubble ratio in the window by which schedules are compared, or None if
             unknown.
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
@@ -722,7 +722,7 @@ class ChoiceEntry(Struct, frozen=True):
         reason: Reason why the schedule cannot be simulated, or "".
         peaks: For each stage, the maximum number of microbatches whose activations it stores at
             once. Empty if unknown.
-        replicas: Number of copies of the model.
+        replicas: Number of model replicas.
         peak_bytes: Memory in bytes on the device that needs the most, or None if memory was not
             measured.
     """

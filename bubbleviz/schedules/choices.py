@@ -1,7 +1,7 @@
-"""Predictions of the iteration time with other schedules or other sizes.
+"""Predictions of the iteration time for other schedules or other sizes.
 
 A choice is a schedule with its sizes: the numbers of stages, microbatches and chunks. Schedules are
-compared with the order that ran, at the times measured in the run. Sizes are compared with each
+compared with the order that ran, using the times measured in the run. Sizes are compared with each
 other. If a run was measured, the predictions also have confidence intervals.
 """
 
@@ -31,10 +31,10 @@ MEASURED, NO_DELAY = "measured", "no-delay"
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule with its sizes, and the predicted time and memory of one iteration.
+    """A schedule with its sizes, along with the predicted time and memory of one iteration.
 
     Attributes:
-        schedule: Name of the schedule, or one of ``MEASURED`` and ``NO_DELAY``.
+        schedule: Name of the schedule, or ``MEASURED`` or ``NO_DELAY``.
         stages: Number of stages, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
@@ -43,21 +43,21 @@ class Choice:
         cost_ns: Longest time from the first start to the last end on a single stage, or None if
             unknown.
         error_ns: Half-width of the 95 % interval of the makespan, or None if no run was measured.
-        bubble_ratio: Bubble ratio over the window that is used to compare schedules
-            (``makespan_ns`` or ``cost_ns``), or None if unknown.
-        peak_activations: Maximum number of microbatches whose activations any stage stores at once,
-            from F to W, or None if unknown.
-        peaks: For each stage, the maximum number of microbatches whose activations it stores at
-            once, from F to W. Empty if unknown.
-        replicas: Number of copies of the model.
-        speedup: Fraction of the measured window that the choice saves, negative if it is slower, or
-            None if there is no measured window.
-        fits: Whether the choice has one replica and fits in memory. It fits if it needs at most the
-            memory limit or, if there is no limit, at most the memory of the order that ran. None if
-            memory is not compared.
+        bubble_ratio: Bubble ratio over the window by which schedules are compared (``makespan_ns``
+            or ``cost_ns``), or None if unknown.
+        peak_activations: Maximum number of microbatches whose activations (kept from F to W) any
+            stage stores at once, or None if unknown.
+        peaks: For each stage, the maximum number of microbatches whose activations (kept from F to
+            W) it stores at once. Empty if unknown.
+        replicas: Number of model replicas.
+        speedup: Fraction of the measured window that the choice saves (negative if it is slower),
+            or None if there is no measured window.
+        fits: Whether the choice has one replica and fits in memory. It fits if it needs no more
+            than the memory limit or, without a limit, no more than the memory of the order that
+            ran. None if memory is not compared.
         peak_bytes: Predicted peak memory in bytes on the device that needs the most, or None if the
             memory use of the run is unknown.
-        reason: Why the choice cannot be simulated, or "" if it can.
+        reason: Why the choice cannot be simulated, or "" if it can be.
     """
 
     schedule: str
@@ -95,42 +95,42 @@ class Choice:
     def device_ns(self) -> float | None:
         """Device time per microbatch in ns, or None if the makespan is unknown.
 
-        It is computed as ``makespan_ns * stages / microbatches``, and used to compare choices of
-        different sizes.
+        Device time is computed as ``makespan_ns * stages / microbatches`` and used to compare
+        choices of different sizes.
         """
         if self.makespan_ns is None:
             return None
         return self.makespan_ns * self.stages / self.microbatches
 
 
-#: Maximum number of operations of a schedule that is compared with the order that ran.
+#: Maximum number of operations in a schedule that is compared with the order that ran.
 _MAX_OPERATIONS = 100_000
 #: Tolerance for rounding errors when memory is compared, in microbatches.
 _SAME_MEMORY = 1e-9
-#: Memory options of searched schedules: the default limit, and M_B = M_W = 1.
-#: As in measured orders, all activations are kept from F to W.
+#: Memory options for searched schedules: the default limit, and M_B = M_W = 1. As in measured
+#: orders, all activations are kept from F to W.
 _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 
 
 def compare_schedules(
     measured: MeasuredTimes, rules: Iterable[Schedule], ran: Choice, *, by_makespan: bool
 ) -> list[tuple[Choice, Ideal | None]]:
-    """Simulate schedules with the times and sizes of a run, and compare them with the run's order.
+    """Simulate schedules with a run's times and sizes, and compare them with the order that ran.
 
-    A schedule fits in memory if it has one replica and no stage stores more microbatches'
-    activations than the fullest stage in the order that ran.
+    A schedule fits in memory if it has one replica and no stage stores the activations of more
+    microbatches than the fullest stage in the order that ran.
 
     Args:
-        measured: Times and sizes of the run.
-        rules: Schedules to simulate.
+        measured: The run's times and sizes.
+        rules: The schedules to simulate.
         ran: The order that ran, as measured.
-        by_makespan: Whether to minimize and compare the makespan. Otherwise, the cost is used (the
-            longest window of a stage).
+        by_makespan: Whether to minimize and compare the makespan. If False, the cost (the longest
+            window of any stage) is used.
 
     Returns:
         (choice, simulation) pairs, sorted by makespan or cost, fastest first, then by name.
-        Schedules that cannot be simulated come last. Their choice contains the reason, and their
-        simulation is None.
+        Schedules that cannot be simulated come last. For them, the choice contains the reason, and
+        the simulation is None.
     """
     compared: list[tuple[Choice, Ideal | None]] = []
     for rule in rules:
@@ -151,16 +151,16 @@ def compare_schedules(
 
 
 def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
-    """Simulate a schedule at measured times.
+    """Simulate a schedule with measured times.
 
     If both the schedule and the run have several chunks per device, the schedule is simulated with
     the run's number of chunks. Otherwise, it is simulated with its default number of chunks.
 
     Args:
         rule: The schedule.
-        measured: Times and sizes of the run.
-        by_makespan: Whether a search minimizes the makespan. Otherwise, it minimizes the longest
-            window of a stage.
+        measured: The run's times and sizes.
+        by_makespan: Whether a search minimizes the makespan. If False, it minimizes the longest
+            window of any stage.
 
     Raises:
         BubblevizError: The schedule has too many operations, or does not allow these sizes.
@@ -184,16 +184,16 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
 
 
 def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
-    """Return a simulated schedule as a choice, compared with the order that ran.
+    """Convert a simulated schedule to a choice, compared with the order that ran.
 
-    The choice fits in memory if it has one replica and no stage stores more microbatches'
-    activations than the fullest stage in the order that ran.
+    The choice fits in memory if it has one replica and no stage stores the activations of more
+    microbatches than the fullest stage in the order that ran.
 
     Args:
         ran: The order that ran, as measured.
-        simulated: Simulation of the schedule.
-        by_makespan: Whether to compute the speedup and the bubble ratio from the makespan.
-            Otherwise, the longest window of a stage is used.
+        simulated: The simulated schedule.
+        by_makespan: Whether to compute the speedup and the bubble ratio from the makespan. If
+            False, the longest window of any stage is used.
     """
     plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
     time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms
@@ -216,14 +216,14 @@ def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Ch
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory use of each device in a run, in bytes, to predict the memory of other schedules.
+    """Memory use of each device in a run, in bytes, used to predict the memory of other schedules.
 
     Attributes:
-        resident: For each device, the memory that does not depend on microbatches.
+        resident: For each device, the memory that does not depend on the number of microbatches.
         microbatch: For each device, the activation memory of one microbatch, summed over all chunks
             on the device.
-        peak: Largest peak memory of any device in the run.
-        limit: Memory limit per device, or None to compare schedules with the memory use of the run
+        peak: The largest peak memory of any device in the run.
+        limit: Memory limit per device, or None to compare schedules with the run's memory use
             instead.
     """
 
@@ -234,19 +234,19 @@ class DeviceMemory:
 
 
 def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
-    """Return a choice with its peak memory in bytes, and whether it fits in the memory limit.
+    """Add the peak memory in bytes to a choice, and whether the choice fits in the memory limit.
 
-    The order that ran gets the measured peak. For any other choice, a device needs ``resident +
-    peak * microbatch`` bytes, and the largest value of all devices is used. A choice with several
-    replicas never fits in a limit. Without a limit, ``fits`` keeps its value.
+    The order that ran is given the measured peak. For any other choice, a device needs ``resident +
+    peak * microbatch`` bytes, and the largest value over all devices is used. A choice with several
+    replicas never fits within a limit. Without a limit, ``fits`` keeps its value.
 
     Args:
         choice: A schedule, or the order that ran.
-        memory: Memory use of the run.
+        memory: The run's memory use.
 
     Returns:
-        The choice with its memory. It is returned unchanged if its peaks are unknown or if it has a
-        different number of devices than the run.
+        The choice including its memory. The choice is returned unchanged if its peaks are unknown
+        or if it has a different number of devices than the run.
     """
     if choice.is_measured_order:
         peak_bytes = memory.peak
@@ -267,11 +267,11 @@ _USUAL = "1f1b"
 
 
 def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal | None:
-    """Simulate a plan in which all stages take equally long and transfers take no time.
+    """Simulate a plan, assuming that all stages take equally long and transfers take no time.
 
     Args:
-        plan: Plan to simulate, or None for 1F1B with the sizes of the run.
-        measured: Times and sizes of the run. Each stage takes the mean time of all stages.
+        plan: Plan to simulate, or None for 1F1B with the run's sizes.
+        measured: The run's times and sizes. Every stage takes the mean time of all stages.
 
     Returns:
         The simulation, or None if the plan cannot be simulated. It is also None if ``plan`` is None
@@ -297,13 +297,13 @@ _Z95 = 1.96
 
 @dataclass(frozen=True)
 class _Calibration:
-    """Accuracy of predictions, found by simulating the order that ran and comparing the times.
+    """Accuracy of predictions, determined by simulating the order that ran and comparing the times.
 
     Attributes:
-        variation: How much the operation times of the run vary.
+        variation: How much the run's operation times vary.
         scale: Measured window divided by the simulated window. Predictions are multiplied by
             ``scale``.
-        error: Half-width of the 95 % interval of a single window, divided by the mean window.
+        error: Half-width of the 95 % interval for a single window, divided by the mean window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
 
@@ -321,19 +321,19 @@ def compare_sizes(
     microbatches: Sequence[int],
     chunks: Sequence[int | None],
 ) -> tuple[Choice, ...]:
-    """Simulate every combination of schedules and sizes, and sort the results by device time.
+    """Simulate every combination of schedule and sizes, and sort the results by device time.
 
     The choice with the least device time per microbatch (:attr:`Choice.device_ns`) comes first.
-    Combinations that a schedule does not allow come last, each with a reason.
+    Combinations that a schedule does not allow come last, along with the reason.
 
-    To calibrate the predictions, the order of the run is simulated as well. All predictions are
-    multiplied by the measured window divided by this simulated window. The confidence interval of a
-    prediction has three sources: the uncertainty of the measured mean, the uncertainty of the
-    random draws, and the difference between measurement and simulation.
+    To calibrate the predictions, the run's own order is simulated as well. All predictions are
+    multiplied by the ratio of the measured window to the simulated window. The confidence interval
+    of a prediction accounts for three sources of error: the uncertainty of the measured mean, the
+    uncertainty of the random draws, and the difference between measurement and simulation.
 
     Args:
         times: Stage times; see :func:`resize_times`.
-        run: The run that ``times`` were measured in. Predictions are not scaled if ``run`` is None
+        run: The run in which ``times`` were measured. Predictions are not scaled if ``run`` is None
             or its windows are unknown.
         schedules: Schedule names.
         stages: Numbers of stages, p.
@@ -354,11 +354,11 @@ def compare_sizes(
 
 
 def _calibrate(run: MeasuredTimes) -> _Calibration:
-    """Simulate the order of a run, and return how to correct predictions with the measured windows.
+    """Simulate a run's order, and return how to correct predictions by the measured windows.
 
-    The simulation uses the schedule and the sizes of the run, and takes the mean makespan over
-    random draws of the operation times. If the windows of the run are unknown, the calibration
-    leaves predictions unchanged.
+    The simulation uses the run's schedule and sizes, and takes the mean makespan over random draws
+    of the operation times. If the windows of the run are unknown, the calibration leaves
+    predictions unchanged.
     """
     if run.window_ns is None:
         return _Calibration(make_no_variation())
@@ -371,11 +371,11 @@ def _calibrate(run: MeasuredTimes) -> _Calibration:
 
 
 def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
-    """Return a simulated schedule as a choice with its predicted time.
+    """Convert a simulated schedule to a choice with its predicted time.
 
     The predicted time is the mean makespan over random draws, multiplied by the scale of the
-    calibration. The bubble ratio is the fraction of this time that the devices do not spend on
-    work, or 0 if the fraction is negative.
+    calibration. The bubble ratio is the fraction of the predicted time that the devices do not
+    spend on work, or 0 if that fraction is negative.
 
     The error is None if no windows were measured. Otherwise, it combines the errors of the measured
     mean and of the drawn mean with the relative difference between measurement and simulation.

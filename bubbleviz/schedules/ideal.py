@@ -1,4 +1,4 @@
-"""Ideal runs: makespan, bubble ratios and memory of a schedule at given times, without delays."""
+"""Ideal runs: makespan, bubble ratios and memory of a schedule with given times and no delays."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from bubbleviz.schedules.workload import (
     get_phase_times,
 )
 
-#: Maximum number of operations. A simulation of this size takes about a minute.
+#: Maximum number of operations. Simulating this many operations takes about a minute.
 _MAX_OPERATIONS = 5_000_000
-#: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
+#: Maximum number of stages. Metrics compare all pairs of devices, so their time grows
+#: quadratically.
 _MAX_STAGES = 5_000
 #: Memory options from the user: the limit, M_B and M_W, each None if not given.
 #: By default, the limit is the schedule's limit, M_B is 1, and M_W is the schedule's fraction of
@@ -42,17 +43,18 @@ class Ideal:
 
     Attributes:
         plan: Operations of each device, in order.
-        simulation: Times of the operations, in ticks of 1/v ns, so that the times of chunks are
-            whole numbers.
-        cost_ms: Longest time from the first start to the last end on a single device (arXiv
+        simulation: Times of the operations, in ticks of 1/v ns, so that chunk times are whole
+            numbers.
+        cost_ms: Longest time from the first start to the last end on any single device (arXiv
             2401.10241, section 5.3).
         makespan_ms: Time from the first start to the last end on any device.
         stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
         schedule_ratio: Bubble ratio in the window of ``makespan_ms``, or None if no operation takes
             time.
-        peak_activations: For each stage, the maximum number of microbatches between F and the end
-            of W (or BW). If a stage has v chunks, a microbatch in one chunk adds 1/v.
-        memory: Activation memory of a microbatch, and the memory limit of the search if the plan
+        peak_activations: For each stage, the maximum number of microbatches that are between F and
+            the end of W (or BW) at the same time. If a stage has v chunks, a microbatch in one of
+            its chunks adds 1/v.
+        memory: Activation memory of a microbatch, and the memory limit for the search if the plan
             was searched for.
         peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
         restrictions: Reasons why measured times may not be the times of a complete pipeline.
@@ -77,7 +79,7 @@ class Ideal:
         return self.schedule_ratio
 
     def __dir__(self) -> list[str]:
-        """List the public names only."""
+        """List only the public names."""
         return [name for name in super().__dir__() if not name.startswith("_")]
 
     def __repr__(self) -> str:
@@ -91,7 +93,7 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of a schedule according to a closed formula, which gives no order, makespan or memory.
+    """The cost of a schedule by a closed formula, which provides no order, makespan or memory.
 
     Attributes:
         name: Name of the formula.
@@ -147,7 +149,7 @@ def simulate_or_estimate(
     See :func:`ideal` and :func:`estimate` for the arguments.
 
     Raises:
-        UsageError: An argument is invalid, or memory is given for a formula.
+        UsageError: An argument is invalid, or memory options are given for a formula.
     """
     check_name(name)
     formula = known.find_formula(name)
@@ -169,10 +171,10 @@ def ideal(
     by_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
-    """Simulate a schedule at given times.
+    """Simulate a schedule with given times.
 
-    If the schedule is a searched schedule and has a memory limit (given or by default), the order
-    is searched for at these times. Otherwise, the schedule has a fixed order.
+    If the schedule is a searched schedule and has a memory limit (given or default), an order is
+    searched for with the given times. Otherwise, the schedule has a fixed order.
 
     Args:
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
@@ -180,9 +182,10 @@ def ideal(
         microbatches: Number of microbatches, m.
         times: Stage times.
         chunks: Number of model chunks per device, v, or None for the schedule's default.
-        memory: Activation memory and memory limit. A searched order stays within the limit.
-        by_makespan: Whether a search minimizes the makespan. Otherwise, it minimizes the longest
-            window of a device.
+        memory: Activation memory and memory limit. An order that is searched for stays within the
+            limit.
+        by_makespan: Whether a search minimizes the makespan. If False, it minimizes the longest
+            window of any device.
         watch: Callback that receives the completed fraction of a search.
 
     Raises:
@@ -204,12 +207,12 @@ def ideal(
 
 
 def simulate_plan(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
-    """Simulate a plan at given times.
+    """Simulate a plan with given times.
 
     Args:
         plan: Operations of each device, in order.
         times: Stage times.
-        memory: Activation memory of a microbatch. If None, memory is measured in microbatches.
+        memory: Activation memory of a microbatch, or None to measure memory in microbatches.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -246,7 +249,7 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
         transport: How transfers are carried out.
 
     Returns:
-        The simulation of the plan alone, with ``carried_ms`` set to the makespan with
+        The simulation of the plan alone, with ``carried_ms`` set to the makespan including
         communication.
 
     Raises:
@@ -261,11 +264,11 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
 
 
 def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
-    """Build the workload of a plan, with times in ticks of 1/v ns.
+    """Build a plan's workload, with times in ticks of 1/v ns.
 
-    A plan with one replica and the same placement as the measured run gets the measured times of
-    each virtual stage. Any other plan gets the times of each stage. If it has as many devices as
-    the measured run, it also gets the measured transfer times between devices.
+    A plan with one replica and the same placement as the measured run uses the measured times of
+    each virtual stage. Any other plan uses the times of each stage. If such a plan has as many
+    devices as the measured run, it also uses the measured transfer times between devices.
 
     Raises:
         UsageError: A time is invalid.
@@ -305,14 +308,14 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
-    """Replace the transfer times of a workload by the times measured between the same two devices.
+    """Replace the transfer times in a workload by the times measured between the same two devices.
 
     If the measured run has no transfer between two devices, the transfer time between them is left
-    unchanged. If it has several, between different virtual stages, the last one is used.
+    unchanged. If the run has several, between different virtual stages, the last one is used.
 
     Args:
         workload: The workload to change.
-        measured: Workload of the measured run, with the same devices.
+        measured: Workload of the measured run, which has the same devices.
         factor: Number of ticks per ns. Measured times are multiplied by it.
     """
     link_ns: dict[tuple[int, int], int] = {}
@@ -334,10 +337,10 @@ def estimate(
     times: StageTimes,
     chunks: int | None = None,
 ) -> Estimate:
-    """Compute the longest window on any device with a formula, and the bubble ratio in this window.
+    """Compute the longest window on any device by a formula, and the bubble ratio in this window.
 
-    The bubble ratio is 1 minus the work of a stage (m times F, B and W) divided by the window, or
-    None if the window is empty.
+    The bubble ratio is 1 minus the fraction of the window that a stage spends on work (m times F, B
+    and W), or None if the window is empty.
 
     Args:
         formula: Closed formula of a schedule.
@@ -365,18 +368,17 @@ def estimate(
 
 
 def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
-    """Return the activation memory and the memory limit to simulate with, with defaults filled in.
+    """Return the activation memory and the memory limit for a simulation, with defaults filled in.
 
-    Values that are not given get these defaults:
+    Values that are not given have these defaults:
 
     - M_B is 1.
     - M_W is the schedule's fraction of M_B, or M_B if the schedule is not searched.
     - The limit is the schedule's default times M_B, or None if the schedule has no default.
 
     Raises:
-        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, or the limit is less
-            than M_B. This error is also raised if a limit is given for a schedule with a fixed
-            order.
+        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
+            M_B, or a limit is given for a schedule with a fixed order.
     """
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):
@@ -410,9 +412,9 @@ def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes
 
     Args:
         rule: The schedule.
-        limit: The limit.
+        limit: The memory limit.
         backward: Memory of a microbatch from F to B, M_B, in the unit of the limit.
-        in_bytes: Whether amounts are in bytes, for the error message.
+        in_bytes: Whether amounts are in bytes, which affects the error message.
 
     Raises:
         UsageError: The schedule has a fixed order, or the limit is too small for one microbatch.

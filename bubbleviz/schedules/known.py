@@ -1,7 +1,8 @@
-"""The pipeline schedules of papers and frameworks, as functions that build their plans.
+"""Pipeline schedules from papers and frameworks, as functions that build plans.
 
 Add a new schedule to ``SCHEDULES``. A closed formula that defines no order of operations belongs in
-``FORMULAS``. If a schedule has no fixed order, :mod:`bubbleviz.schedules.search` searches for one.
+``FORMULAS``. If a schedule has no fixed order, :mod:`bubbleviz.schedules.search` searches for an
+order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def schedules() -> tuple[Schedule, ...]:
 
 
 def find_schedule(name: str) -> Schedule:
-    """Return the schedule with this name.
+    """Return the schedule with the given name.
 
     Raises:
         UsageError: No schedule has this name.
@@ -57,7 +58,7 @@ def find_schedule(name: str) -> Schedule:
 def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
     """Return the error for an unknown schedule name.
 
-    The error message lists all ``names``, and suggests the most similar one if there is any.
+    The error message lists all ``names``, and suggests the most similar one, if any.
     """
     hint = suggest_word(name, names)
     return UsageError(
@@ -66,10 +67,10 @@ def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
 
 
 def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return the plans of all schedules that have a fixed order and this placement.
+    """Return the plans of all schedules that have a fixed order and the given placement.
 
-    The plans are in the order of ``SCHEDULES``. Schedules with several replicas are left out, and
-    schedules that do not allow this number of microbatches.
+    The plans are in the order of ``SCHEDULES``. Schedules that have several replicas, or that do
+    not allow this number of microbatches, are left out.
 
     Args:
         placement: Device index of each virtual stage.
@@ -104,19 +105,20 @@ def get_searched_placement(rule: Schedule, stages: int, chunks: int) -> tuple[in
 def search_plan(
     name: str, workload: Workload, *, makespan: bool = False, watch: Watch = unwatched
 ) -> Plan:
-    """Search for the shortest plan with the times and memory limits of a workload.
+    """Search for the shortest plan given a workload's times and memory limits.
 
-    :func:`.find_shortest_orders` improves several starting orders by a local search. The starting
-    orders include the plans that :func:`list_plans` returns for this placement. The search ends
-    early if the plan is as short as the lower bound of :func:`.compute_lower_bound`. The plan has
-    separate B and W, and each phase of a virtual stage runs the microbatches in ascending order.
+    :func:`.find_shortest_orders` improves several starting orders by local search. The starting
+    orders include the plans that :func:`list_plans` returns for the workload's placement. The
+    search ends early if the plan is as short as the lower bound from :func:`.compute_lower_bound`.
+    In the plan, B and W are separate, and each phase of a virtual stage runs the microbatches in
+    ascending order.
 
     Args:
-        name: Name for the plan.
-        workload: Times, memory limits and placement. For a named schedule, the placement comes from
+        name: Name to give the plan.
+        workload: Times, memory limits and placement. For named schedules, the placement comes from
             :func:`get_searched_placement`.
-        makespan: Whether to minimize the makespan. Otherwise, the search minimizes the longest
-            window of a device (the time from its first start to its last end).
+        makespan: Whether to minimize the makespan. If False, the search minimizes the longest
+            window of any device (the time from its first start to its last end).
         watch: Callback that receives the completed fraction of the search.
 
     Raises:
@@ -133,7 +135,7 @@ def search_plan(
 
 
 def _check_chunks(name: str, chunks: int, required: int, per: str = "device") -> None:
-    """Raise a ``UsageError`` if ``chunks`` is not the number that the schedule requires."""
+    """Raise a ``UsageError`` if ``chunks`` is not the number that the schedule allows."""
     if chunks != required:
         required_text = "one chunk" if required == 1 else "two chunks"
         raise UsageError(f"{name} has {required_text} per {per}, not {chunks}")
@@ -146,7 +148,7 @@ def _make_order(
     ahead: int,
     lag: int,
 ) -> Order:
-    """Interleave the operations of a device so that F runs ahead of B, and W runs after B.
+    """Interleave the operations of a device so that F runs ahead of B and W runs after B.
 
     ::
 
@@ -154,10 +156,10 @@ def _make_order(
 
     Args:
         forwards: Forwards of the device, in order.
-        backwards: Backwards of the device, in order, equal in number to the forwards.
+        backwards: Backwards of the device, in order. There are as many as forwards.
         weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
-        lag: Number of other B between a B and its W. The remaining W follow the last B.
+        lag: Number of other Bs between a B and its W. The remaining Ws follow the last B.
     """
     order = list(forwards[:ahead])
     for n, backward in enumerate(backwards):
@@ -177,8 +179,8 @@ def _make_line_builder(
     """Return the ``plan`` function of a schedule with one chunk per device.
 
     The papers define ZB-H1 and ZB-H2 for m >= 2p. With fewer microbatches, the same rule still
-    gives a valid order, but devices may idle longer than in a searched order. The searched
-    schedules zb-1p and zb-2p are never worse.
+    gives a valid order, but devices may idle longer than in an order that was searched for. The
+    searched schedules zb-1p and zb-2p are never worse.
 
     Args:
         name: Name of the schedule.
@@ -186,12 +188,12 @@ def _make_line_builder(
             are p - d and m, where d is the device index.
         lag: Function that returns the number of other backwards between a B and its W, given the
             device index. None if backwards are fused.
-        hint: Suffix of the error message if several chunks are requested, which names another
+        hint: Suffix for the error message if several chunks are requested. It names another
             schedule.
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-        """Build the plan for these sizes: the order of each device comes from :func:`_make_order`.
+        """Build the plan for these sizes. The order of each device comes from :func:`_make_order`.
 
         Raises:
             UsageError: ``chunks`` is not 1.
@@ -222,9 +224,9 @@ def build_interleaved_plan(
 ) -> Plan:
     """Build the plan of an interleaved schedule, with fused or split backwards.
 
-    The microbatches are divided into groups. A device runs all microbatches of a group through one
-    chunk, then through the next chunk, and so on. Then it starts the next group. Backwards take the
-    chunks in reverse order.
+    The microbatches are divided into groups. A device runs all microbatches in a group through one
+    chunk, then through the next chunk, and so on, before it starts the next group. Backwards take
+    the chunks in reverse order.
 
     Before its first backward, device d runs ``(v-1) group + 1 + 2(p-d-1)`` forwards if backwards
     are fused, and ``(v-1) group + 1 + (p-d-1)`` if they are split.
@@ -236,11 +238,11 @@ def build_interleaved_plan(
         chunks: Number of model chunks per device, v.
         group: Number of microbatches in a group.
         backward: ``Phase.BW`` for fused backwards, or ``Phase.B`` for split backwards. With split
-            backwards, device d runs d other B between a B and its W.
+            backwards, device d runs d other Bs between a B and its W.
     """
 
     def nth_operation(device: int, n: int, phase: Phase) -> PlannedOperation:
-        """Return the n-th operation of a phase on a device; backwards take the last chunk first."""
+        """Return the n-th operation of a phase on a device. Backwards start with the last chunk."""
         group_number, position = divmod(n, group * chunks)
         chunk, microbatch = divmod(position, group)
         if phase is not _F:
@@ -275,8 +277,8 @@ def _build_interleaved(
 def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
     """Build combined 1F1B: interleaved 1F1B with one more forward before the first backward.
 
-    The last forward before the first backward, and every later forward, runs together with the
-    backward that follows it.
+    The last forward before the first backward, as well as every later forward, runs together with
+    the backward that follows it.
 
     Raises:
         UsageError: There are fewer than two chunks, or m is not a multiple of p.
@@ -304,7 +306,7 @@ def _check_groups(name: str, stages: int, microbatches: int) -> None:
 
 
 def _build_looped_bfs(stages: int, microbatches: int, chunks: int) -> Plan:
-    """Build looped BFS: all forwards chunk by chunk, then all backwards in reverse order."""
+    """Build looped BFS: all forwards, chunk by chunk, then all backwards in reverse order."""
     orders = []
     for device in range(stages):
         pairs = [(c * stages + device, mb) for c in range(chunks) for mb in range(microbatches)]
@@ -319,8 +321,8 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     """Build ZB-V, which has 2p virtual stages in a V.
 
     Virtual stage s is on device s if s < p (down), and on device 2p-1-s otherwise (up). With m <
-    2p-1 microbatches, the order for 2p-1 microbatches is used, and operations of microbatches m and
-    higher are left out.
+    2p-1 microbatches, the order for 2p-1 microbatches is used, leaving out the operations of
+    microbatches m and higher.
 
     Raises:
         UsageError: ``chunks`` is not 2.
@@ -335,7 +337,7 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 
 def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOperation]:
-    """Return the order of one device in ZB-V with at least 2p-1 microbatches.
+    """Return the order of a single device in ZB-V with at least 2p-1 microbatches.
 
     The order consists of patterns, each repeated as often as the table says. A step of a pattern,
     such as F_D, runs the next microbatch of this phase on this virtual stage. A step is skipped
@@ -393,10 +395,10 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
 
 def _order_chimera(stages: int, microbatches: int, device: int) -> Order:
-    """Return the order of one device in Chimera.
+    """Return the order of a single device in Chimera.
 
-    Every operation gets its time slot from a 1F1B schedule whose operations all take one slot. A
-    device runs its operations in the order of their slots::
+    Every operation gets its time slot from a 1F1B schedule in which each operation takes one slot.
+    A device runs its operations in the order of their slots::
 
         slot      0   1   2   3   4   5   6   7   8   9       p = 4, device 0
         down      F0      F1                  B0      B1      s + 2i and 2p-1-s + 2i
@@ -463,17 +465,18 @@ def _build_dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 
 class _BidirectionalDevice(NamedTuple):
-    """A device with two virtual stages: both from a V-shaped pipeline, or from opposite pipelines.
+    """A device with two virtual stages, from one V-shaped pipeline or from two opposite pipelines.
 
     Attributes:
         virtual_stages: The two virtual stages of the device, called stage 0 and stage 1. A
             microbatch of a V-shaped pipeline reaches stage 0 first.
         microbatches: Number of microbatches that each virtual stage runs.
-        n_before: Number of devices that a microbatch of stage 0 passes before this device.
+        n_before: Number of devices that a microbatch of stage 0 passes before it reaches this
+            device.
         depth: Number of devices that a microbatch passes before it turns around (in a V), or before
             it reaches the middle (in opposite pipelines).
         first_is_separate: Whether the first forward of the steady state runs before the next
-            backward. Otherwise, both run together.
+            backward. If False, both run together.
     """
 
     virtual_stages: tuple[int, int]
@@ -509,11 +512,11 @@ def _build_bidirectional(
 
 
 class _BidirectionalOrder:
-    """The order of a device with two virtual stages, 0 and 1, while it is built.
+    """The order of a device with two virtual stages, 0 and 1, while it is being built.
 
     Attributes:
-        operations: Operations that were appended so far, in order.
-        pending_weights: W operations of split backwards that are not in ``operations`` yet, oldest
+        operations: Operations that have been appended so far, in order.
+        pending_weights: W operations of split backwards that are not yet in ``operations``, oldest
             first.
     """
 
@@ -526,7 +529,7 @@ class _BidirectionalOrder:
     def run(self, stage: int, phase: Phase) -> None:
         """Append an operation for the next microbatch of a stage.
 
-        Forwards and backwards of a stage are counted separately. A B also adds its W to
+        Forwards and backwards of a stage are counted separately. Appending a B also adds its W to
         :attr:`pending_weights`.
 
         Args:
@@ -572,7 +575,7 @@ def _make_bidirectional_order(
 
     Args:
         device: The device.
-        together: Set that is extended by the forwards that run together with a backward.
+        together: Set to which the forwards that run together with a backward are added.
     """
     n_before, n_after = device.n_before, device.depth - device.n_before - 1
     order = _BidirectionalOrder(device.virtual_stages)
@@ -600,7 +603,7 @@ def _make_bidirectional_order(
 
 
 def _plan_at_equal_times(name: str, stages: int, microbatches: int, chunks: int) -> Plan:
-    """Search for the plan of a schedule at equal times, within its default memory limit.
+    """Search for a schedule's plan at equal times, within the schedule's default memory limit.
 
     F, B and W take equally long on all stages, and transfers take no time.
     """
@@ -623,12 +626,12 @@ def _make_searched_schedule(
     peak: Callable[[int], float] | None = None,
     weight_memory: float = 1.0,
 ) -> Schedule:
-    """Return a schedule whose order is always searched for.
+    """Return a schedule whose order is always found by a search.
 
     Args:
-        name: Name for users.
-        summary: One sentence that describes the schedule to users.
-        source: Paper and section that define it.
+        name: Name that users see.
+        summary: A sentence that describes the schedule to users.
+        source: The paper and the section that define the schedule.
         chunks: Number of model chunks per device.
         limit: Default memory limit as a function of p, in units of M_B.
         peak: See :attr:`.PlanSearch.peak`; the default is ``limit``.
@@ -701,7 +704,7 @@ SCHEDULES = (
         "Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
         2,
         _build_looped_bfs,
-        # GPipe may run its backwards in either order. torchgpipe starts with the last microbatch.
+        # GPipe can run its backwards in either order. torchgpipe starts with the last microbatch.
         # (See torchgpipe/pipeline.py: batches[i-1] depends on batches[i] in backpropagation.)
         with_one_chunk="gpipe",
     ),
@@ -727,8 +730,8 @@ SCHEDULES = (
         "whole microbatches, a third of 1F1B's, or in --memory-limit.",
         f"{_CONTROLLABLE}, section 4",
         2,
-        # The limit is a whole number of microbatches.
-        # For some p, the orders of the paper need half a microbatch more.
+        # The limit is a whole number of microbatches. For some p, the orders in the paper need half
+        # a microbatch more.
         lambda p: float((p + 4) // 3),
         lambda p: (p + 4) / 3,
     ),
@@ -776,19 +779,19 @@ SCHEDULES = (
 
 @dataclass(frozen=True)
 class Formula:
-    """A closed formula for the cost of a schedule, which is the longest window of a single device.
+    """A closed formula for the cost of a schedule, which is the longest window of any device.
 
     Attributes:
-        name: Name for users.
-        summary: One sentence that describes the formula to users.
-        source: Paper and section that define it.
+        name: Name that users see.
+        summary: A sentence that describes the formula to users.
+        source: The paper and the section that define the schedule.
         chunks: Default number of model chunks per device.
         cost: Function of p, m, v, T and c that returns the cost. T is the time that a stage spends
             on the forward and backward of one microbatch. c is the duration of one transfer, in the
             same unit. The function raises :class:`bubbleviz.errors.UsageError` for sizes that the
             formula does not allow.
-        text: The formula as users read it.
-        similar_schedule: Name of a similar schedule that has an order.
+        text: The formula as it is shown to users.
+        similar_schedule: Name of a similar schedule that defines an order.
     """
 
     name: str
@@ -803,7 +806,7 @@ class Formula:
 def _estimate_1f1b_i(p: int, m: int, v: int, work: float, transfer: float) -> float:
     """Return the cost m T + (p-1) T/v + ((2v-1)p-2) c; the last term is 0 for a single stage.
 
-    A simulation of interleaved 1F1B has (2vp-2) c as its last term instead.
+    In a simulation of interleaved 1F1B, the last term is (2vp-2) c instead.
 
     Raises:
         UsageError: m is not a multiple of p.
@@ -828,5 +831,5 @@ FORMULAS = (
 
 
 def find_formula(name: str) -> Formula | None:
-    """Return the formula with this name, or None if there is none."""
+    """Return the formula with the given name, or None if there is none."""
     return next((formula for formula in FORMULAS if formula.name == name), None)

@@ -139,9 +139,9 @@ class Schedule:
     """A pipeline schedule: a rule that makes plans of any size.
 
     Attributes:
-        name: Name for users, for example ``"1f1b"``.
-        summary: One sentence that describes the schedule to users.
-        source: Paper and section that define it.
+        name: Name that users see, for example ``"1f1b"``.
+        summary: A sentence that describes the schedule to users.
+        source: The paper and the section that define the schedule.
         chunks: Default number of model chunks per device.
         plan: Function that makes the plan for (stages p, microbatches m, chunks v). For a searched
             schedule, the result is the plan at equal times. The function raises

@@ -1,4 +1,4 @@
-"""Deadlocks: cycles of ranks that wait for each other, detected before anything runs."""
+"""Deadlocks: cycles of ranks that wait for each other, which are detected before anything runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A wait: (rank, event, awaited rank, awaited event).
-#: Events are named as in PyTorch's CSV.
-#: If only the order within one rank is wrong, this rank waits for itself.
+#: A wait: (rank, event, awaited rank, awaited event). Events are named as in PyTorch's CSV. If only
+#: the order within one rank is wrong, that rank waits for itself.
 Wait = tuple[int, str, int, str]
-#: Messages between two ranks, in the order in which one of the two ranks lists them.
-#: The keys are (sender, receiver, whether the sender listed the messages).
+#: Messages between two ranks, in the order in which one of the ranks lists them. The keys are
+#: (sender, receiver, whether the sender listed the messages).
 _Queues = dict[tuple[int, int, bool], list[Message]]
 #: Maximum number of waits in the description of a cycle.
 _MAX_WAITS = 6
@@ -35,14 +34,14 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
 
     The result lists the waits of the cycle as (rank, event, awaited rank, awaited event) tuples.
     The awaited rank of each wait is the rank of the next wait, and the last wait leads back to the
-    first. Waits of a rank for itself are left out.
+    first. Waits of a rank for itself are omitted.
 
-    If all waits of the cycle are within one rank, the order on this rank is wrong. The result is
-    then a single wait, for the event that is furthest ahead in the order of the rank.
+    If all waits in the cycle are within one rank, the order on that rank is wrong. The result is
+    then a single wait, for the event that comes furthest ahead in the rank's order.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
-        transport: Transport, which determines what transfers wait for.
+        transport: The transport, which determines what transfers wait for.
     """
     events = Precedence(lowered, transport)
     blocked = set(range(len(events.edges))) - set(events.order)
@@ -58,7 +57,7 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     waits = list(pairwise([*cycle, event]))
     between_ranks = [(a, b) for a, b in waits if events.device[a] != events.device[b]]
     if not between_ranks:
-        # An event waits for a later event of the same device. Events are numbered in order.
+        # An event waits for a later event on the same device. Events are numbered in order.
         between_ranks = [max(waits, key=lambda wait: wait[1] - wait[0])]
     return [
         (events.device[a], events.text[a], events.device[b], events.text[b])
@@ -89,7 +88,7 @@ def describe_deadlock(waits: list[Wait]) -> str:
 
 
 def check_order(plan: Plan) -> None:
-    """Check that the order of operations does not deadlock, assuming that transfers never block.
+    """Check that the order of operations cannot deadlock, assuming that transfers never block.
 
     Raises:
         MismatchError: The order deadlocks. The error message describes the cycle.
@@ -101,7 +100,7 @@ def check_order(plan: Plan) -> None:
 
 
 def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
-    """Check that a lowered plan can run on a transport, and that its messages match.
+    """Check that a lowered plan can run on a transport and that its messages match.
 
     Raises:
         MismatchError: The plan deadlocks, or messages do not match.
@@ -118,8 +117,8 @@ def check_messages(lowered: LoweredPlan) -> None:
     """Check that each message is sent and received once, and in the same order by both ranks.
 
     Raises:
-        MismatchError: A message is missing, duplicate, out of order or needed by no other rank. The
-            error message names the rank and the transfer.
+        MismatchError: A message is missing, duplicated, out of order or not needed by any other
+            rank. The error message names the rank and the transfer.
     """
     plan = lowered.plan
     consumer_of_message = {
@@ -146,10 +145,11 @@ def check_messages(lowered: LoweredPlan) -> None:
 def _collect_queues(lowered: LoweredPlan, consumer_of_message: dict[Message, str]) -> _Queues:
     """Collect the messages that each rank sends to, or receives from, each other rank.
 
-    Each message is in two queues: in the list of its sender, and in the list of its receiver.
+    Each message is in two queues: the list of its sender and the list of its receiver.
 
     Raises:
-        MismatchError: A message is not in ``consumer_of_message``, so no other rank needs it.
+        MismatchError: A message is not in ``consumer_of_message``, which means that no other rank
+            needs it.
     """
     queues: _Queues = {}
     for device, line in enumerate(lowered.lines):
@@ -171,7 +171,7 @@ def _check_listed_once(
     *,
     sends: bool,
 ) -> None:
-    """Check that each message that an operation needs is sent, or received, exactly once.
+    """Check that each message that an operation needs is sent (or received) exactly once.
 
     Args:
         plan: The plan.
@@ -181,7 +181,7 @@ def _check_listed_once(
         sends: Whether ``transfers`` are the sends.
 
     Raises:
-        MismatchError: A transfer appears twice, or a needed message is not transferred.
+        MismatchError: A transfer appears twice, or a message that is needed is not transferred.
     """
     distinct_transfers = set(transfers)
     if len(distinct_transfers) < len(transfers):
@@ -200,7 +200,7 @@ def _check_listed_once(
 
 
 def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transport) -> int:
-    """Return the makespan of a lowered plan, in the time unit of the workload.
+    """Return the makespan of a lowered plan, in the workload's time unit.
 
     Raises:
         MismatchError: The plan deadlocks on the transport, its messages do not match, or the

@@ -1,11 +1,11 @@
-"""Lowered plans: the steps of each device, which computes, sends, receives and waits.
+"""Lowered plans: the steps in which each device computes, sends, receives and waits.
 
 ::
 
     rank 0   0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0 ...
     rank 1   1RECV_F0  1F0  1RECV_F1  1B0  1SEND_B0  ...
 
-Messages between two ranks carry no tag. Sends and receives match in FIFO order, as in PyTorch, MPI
+Messages between two ranks carry no tags. Sends and receives match in FIFO order, as in PyTorch, MPI
 and NCCL point-to-point operations.
 """
 
@@ -17,8 +17,8 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: A result that one virtual stage computes and another virtual stage needs.
-#: Activations (F) go to the next virtual stage, and gradients (B) go to the previous one.
+#: A result that is computed by one virtual stage and needed by another. Activations (F) go to the
+#: next virtual stage, and gradients (B) go to the previous one.
 Message = PlannedOperation
 
 
@@ -56,10 +56,10 @@ class Step:
     Attributes:
         operations: Operations to compute, in order. There are two operations if a forward and a
             backward run together.
-        transfers: Transfers to start together. Several transfers also complete together
+        transfers: Transfers to start together. If there are several, they also complete together
             (``batch_isend_irecv``).
-        awaited: Transfers that must be complete before the next step. They were started in this
-            step or earlier.
+        awaited: Transfers that must be complete before the next step. The transfers were started in
+            this step or earlier.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
@@ -90,10 +90,10 @@ class LoweredPlan:
 
 
 def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
-    """Return the steps of each device of a plan, without communication.
+    """Return the steps of each device in a plan, without communication.
 
-    A forward that overlaps with the next operation shares a step with it. Every other operation is
-    a separate step.
+    A forward that overlaps with the next operation shares a step with that operation. Every other
+    operation is a separate step.
     """
     lines = []
     for order in plan.orders:
@@ -109,7 +109,7 @@ def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
 
 
 def get_cell(operation: PlannedOperation) -> str:
-    """Return the text of an operation in PyTorch's CSV, such as ``0F3``."""
+    """Return the notation for an operation in PyTorch's CSV, such as ``0F3``."""
     return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
 
@@ -117,12 +117,12 @@ _LETTERS = {Phase.F: "F", Phase.B: "I", Phase.BW: "B", Phase.W: "W"}
 
 
 def get_output(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message with the result of an operation, or None if no other stage needs one."""
+    """Return the message that carries an operation's result, or None if no other stage needs it."""
     return _get_message(operation, plan, stages_back=0)
 
 
 def get_input(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message that an operation needs, or None if it needs none from another stage."""
+    """Return the message that an operation needs, or None if nothing comes from another stage."""
     return _get_message(operation, plan, stages_back=1)
 
 
@@ -149,7 +149,7 @@ def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -
 
 
 def crosses(message: Message | None, plan: Plan) -> TypeGuard[Message]:
-    """Return whether a message exists and goes from one device to another."""
+    """Return whether a message exists and travels from one device to another."""
     return (
         message is not None
         and plan.placement[message.virtual_stage] != plan.placement[message.receiver]

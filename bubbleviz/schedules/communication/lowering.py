@@ -1,4 +1,4 @@
-"""Lowering: add sends and receives to a plan, at the same positions as PyTorch's runtime."""
+"""Lowering: add sends and receives to a plan at the same positions as PyTorch's runtime does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PARAMETER_TURN = model.Step()
 
 
 def lower_plan(plan: Plan) -> model.LoweredPlan:
-    """Add sends and receives to a plan, like PyTorch's ``_PipelineScheduleRuntime``.
+    """Add sends and receives to a plan, as PyTorch's ``_PipelineScheduleRuntime`` does.
 
     The algorithm follows ``_add_send_recv`` of ``torch.distributed.pipelining.schedules``:
 
     - The ranks take turns, one operation at a time. A rank is skipped while an input of its next
       operation is missing.
     - A send is added directly after the operation that computes the message.
-    - At the same time, the receive is added after the last step that the receiving rank has so far.
+    - At the same time, the receive is added after the receiving rank's last step so far.
 
-    All sends and receives therefore follow one common order, and no transport deadlocks. An
-    operation waits only for its own receives.
+    All sends and receives therefore follow one common order, so the plan cannot deadlock on any
+    transport. An operation waits only for its own receives.
 
     Raises:
         MismatchError: The order deadlocks. The error message describes the cycle.
@@ -60,18 +60,20 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
                         model.Step(transfers=(model.Transfer(message, sends=False),))
                     )
                     available[peer].add(message)
-        # The order was checked, but an error in this loop must not make it endless.
+        # The order was checked, but an error in this loop must not make the loop endless.
         if sum(map(len, remaining_steps)) == n_remaining:
             raise MismatchError(f"the order of {plan.name} deadlocks; change it")
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
 
 def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
-    """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
+    """Add to a device's steps the turns that PyTorch spends on parameters and gradients.
 
-    A rank computes nothing in such a turn. There is one turn per stage for each of these actions:
+    A rank computes nothing during such a turn. There is one turn per stage for each of these
+    actions:
 
-    - Gather the parameters of the stages that are computed next, at most ``_MAX_GATHERED``.
+    - Gather the parameters of the stages that are computed next, for at most ``_MAX_GATHERED``
+      stages.
     - Free the parameters of all other stages (``_add_unshard_reshard``).
     - Reduce the gradients of a stage after its last backward (``_add_reduce_grad``).
     """

@@ -1,8 +1,9 @@
-"""Precedence graph of the events of a lowered plan, and the time of each event.
+"""Precedence graph of the events in a lowered plan, and the time of each event.
 
 Events are the ends of operations, and the starts and ends of transfers. The edges do not depend on
 times, because messages match in FIFO order. A plan deadlocks if the graph has a cycle. Otherwise,
-each event happens as soon as all of its predecessors have happened and the lags have passed.
+each event happens as soon as all of its predecessors have happened and the corresponding lags have
+passed.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 
 
 class Precedence:
-    """The events of a lowered plan, and the events that each event waits for.
+    """The events in a lowered plan, and which events each event waits for.
 
     Args:
         lowered: Lowered plan whose messages match (see :func:`.check_messages`). If the plan
             contains no transfers, results arrive as soon as they are computed.
-        transport: Transport, which determines what transfers wait for.
+        transport: The transport, which determines what transfers wait for.
         workload: Operation and transfer times, or None if nothing takes time.
 
     Attributes:
-        device: Device index of each event.
-        text: Name of each event as in PyTorch's CSV, for example ``0SEND_F3``. Empty if the device
-            only waits.
+        device: Index of each event's device.
+        text: Name of each event in PyTorch's CSV notation, for example ``0SEND_F3``. Empty if the
+            device only waits.
         edges: For each event, the edges to the events that it waits for.
-        own_ns: Duration of the operation that ends with each event, or 0 for all other events.
+        own_ns: Duration of the operation that ends with each event, or 0 if no operation ends with
+            it.
         lags_ns: Lag times, which edges refer to by index.
-        operation: Maps each operation to the event at its end.
-        message: Maps each start or end of a transfer to its message.
+        operation: Maps each operation to the event that marks its end.
+        message: Maps each event that starts or ends a transfer to the message that is transferred.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Precedence:
         self.edges[event].append((awaited, lag))
 
     def _add_events(self) -> None:
-        """Add the events of all operations and transfers, without edges."""
+        """Add the events for all operations and transfers, without edges."""
         times = None if self._workload is None else get_phase_times(self._workload)
         for device, line in enumerate(self.lowered.lines):
             for step in line:
@@ -129,7 +131,7 @@ class Precedence:
         return edges[message.virtual_stage]
 
     def _delay_overlapped_results(self) -> None:
-        """Delay the results of two overlapped operations until both have ended."""
+        """Delay the results of two overlapping operations until both have ended."""
         plan = self.lowered.plan
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
@@ -141,16 +143,18 @@ class Precedence:
                         self._computed[message] = computed
 
     def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
-        """Let each event of a device wait for the previous event of the device, and for its inputs.
+        """Make each event on a device wait for the device's previous event and for its own inputs.
 
-        A send waits for the operation that computes its message. If a step awaits transfers, the
-        event after the step waits until these transfers are complete.
+        A send waits for the operation that computes its message. If a step awaits transfers, an
+        extra event after the step waits for the transfers to complete, and the next event follows
+        it.
         """
         last: list[int] = []
         for step in line:
             for operation in step.operations:
                 end = self.operation[operation]
-                # The first operation of a device follows an event for the start of the device.
+                # The first operation on a device follows an event that stands for the start of the
+                # device.
                 for event in last + self._find_inputs(operation) or [self._add_event(device, "")]:
                     self._add_edge(end, event)
                 last = [end]
@@ -172,7 +176,7 @@ class Precedence:
 
         A B or BW needs the end of the F on the same virtual stage, and a W needs the end of the B.
         F, B and BW also need a message from the neighboring virtual stage, if there is one. The
-        message arrives when its receive is complete. A message that is not transferred arrives as
+        message arrives once its receive is complete. A message that is not transferred arrives as
         soon as it is computed.
         """
         stage, microbatch = operation.virtual_stage, operation.microbatch
@@ -185,16 +189,17 @@ class Precedence:
         if message is not None:
             receive = Transfer(message, sends=False)
             remote = self._complete.get(receive, self._computed.get(message))
-        # Without transfers, the description of a deadlock names the input from another rank first.
+        # Without transfers, the description of a deadlock mentions the input from another rank
+        # first.
         inputs = (local, remote) if self._started else (remote, local)
         return [event for event in inputs if event is not None]
 
     def _add_message_waits(self) -> None:
         """Add the durations of transfers, and the edges between the two ends of each message.
 
-        A receive always waits for its send. On transports with rendezvous, a send also waits for
-        its receive. On all other transports, the data is buffered, and a receive that starts after
-        the data has arrived is complete at once.
+        A receive always waits for its send. On rendezvous transports, a send also waits for its
+        receive. On all other transports, the data is buffered, and a receive that starts after the
+        data has arrived completes immediately.
         """
         rendezvous = self.transport.rendezvous
         for send in [transfer for transfer in self._started if transfer.sends]:
@@ -208,9 +213,9 @@ class Precedence:
                 self._add_edge(self._complete[send], self._started[receive], transfer_ns)
 
     def _add_queue_waits(self, line: tuple[Step, ...]) -> None:
-        """Let each transfer of a device wait for the previous transfers in its queue.
+        """Make each transfer on a device wait for the previous transfers in its queue.
 
-        On transports with streams, there is one queue per peer. A transfer then starts only when
+        On transports with streams, there is one queue per peer. A transfer then starts only once
         the previous transfers in the queue are complete, so its other end is delayed as well.
 
         On all other transports, there is one queue per peer and direction.

@@ -1,4 +1,4 @@
-"""Reordering: sort sends and receives by time, so that no transfer waits for an unrelated one.
+"""Reordering: sort sends and receives by time so that no transfer waits for an unrelated one.
 
 PyTorch lowers a plan as if all operations took equally long. If operations take different times, a
 receive can start long before its message is sent, and block later transfers on the same stream::
@@ -23,9 +23,9 @@ from bubbleviz.schedules.workload import Workload
 #: Maximum number of rounds.
 #: Each round sorts messages by time, which changes the times again.
 _MAX_ROUNDS = 8
-#: Maximum number of orders that a search tries, and of events that it times.
+#: Maximum number of orders that a search tries, and maximum number of events that it times.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
-#: The search stops once messages make the plan slower by at most this fraction.
+#: The search stops once messages slow down the plan by at most this fraction.
 _NEGLIGIBLE = 1e-3
 
 
@@ -41,9 +41,9 @@ Communication = tuple[model.LoweredPlan, int, int]
 
 
 def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
-    """Search for the order of sends and receives that makes a plan fastest.
+    """Search for the order of sends and receives that makes a plan as fast as possible.
 
-    The order of the operations on each device does not change. The search has three steps:
+    The order of operations on each device does not change. The search has three steps:
 
     1. Time PyTorch's lowering (:func:`.lower_plan`), and an order in which messages are sorted by
        the time at which they would be ready if messages never delayed each other.
@@ -51,16 +51,17 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
     3. Move single messages on the critical path past another message of the same rank, and keep a
        move if the plan gets faster.
 
-    The search stops early if messages make the plan slower by at most the fraction ``_NEGLIGIBLE``.
-    On the ``buffered`` transport, messages do not delay each other, and steps 2 and 3 are skipped.
+    The search stops early once messages slow down the plan by at most the fraction ``_NEGLIGIBLE``.
+    On the ``buffered`` transport, messages do not delay each other, so steps 2 and 3 are skipped.
 
     Args:
         plan: Operations of each device, in order.
-        workload: Times of operations and messages.
-        transport: How messages are transferred.
+        workload: Durations of operations and messages.
+        transport: How messages are transferred between ranks.
 
     Returns:
-        lowered: The fastest lowered plan found, or PyTorch's lowering if no plan is faster.
+        lowered: The fastest lowered plan that was found, or PyTorch's lowering if no plan is
+            faster.
         makespan_ns: Makespan of ``lowered``.
         torch_ns: Makespan of PyTorch's lowering.
 
@@ -83,12 +84,12 @@ class _Search:
     Attributes:
         torch_lowered: PyTorch's lowering, which is never changed.
         torch_ns: Makespan of PyTorch's lowering.
-        least_ns: Makespan of the plan if messages never delay each other.
+        least_ns: Makespan that the plan would have if messages never delayed each other.
         rank: Position of each operation in a topological order of all devices.
-        work: (device, step) pairs of all steps in which a device computes.
+        work: (device, step) pairs for all steps in which a device computes.
         sequence: The best common order of operations and messages.
-        events: Events of the plan that is lowered with ``sequence``.
-        makespan_ns: Makespan of the plan that is lowered with ``sequence``.
+        events: Events of the plan as lowered with ``sequence``.
+        makespan_ns: Makespan of the plan as lowered with ``sequence``.
     """
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
@@ -117,7 +118,7 @@ class _Search:
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
-        """Lower the plan with a common order, and return its events with their times.
+        """Lower the plan using a common order, and return its events with their times.
 
         Each message of the order becomes two steps: a send on one rank, and a receive on the other
         rank.
@@ -135,7 +136,7 @@ class _Search:
         return Precedence(lowered, self.transport, self.workload)
 
     def keep_if_faster(self, sequence: _Sequence, events: Precedence) -> bool:
-        """Keep an order if it is faster than the best order so far. Return whether it was kept."""
+        """Keep an order if it is faster than the best so far, and return whether it was kept."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
             return False
@@ -143,7 +144,7 @@ class _Search:
         return True
 
     def follow_times(self) -> None:
-        """Sort the messages by time, and repeat this as long as it changes the order.
+        """Sort the messages by time, and repeat as long as the order changes.
 
         Sorting changes the times, so the sorted order must be timed again in each round. The
         fastest order is kept. The loop also ends if :attr:`is_perfect` is true, or after the
@@ -160,13 +161,14 @@ class _Search:
     def sort_by_time(self, events: Precedence) -> _Sequence:
         """Return a common order of operations and messages, sorted by time.
 
-        A step is sorted by the start time of its last operation. A message is sorted by the end
-        time of the step that computes it. At equal times, the topological order of the operations
-        decides.
+        The sort key of a step is the start time of its last operation. The sort key of a message is
+        the end time of the step that computes it. At equal times, the topological order of the
+        operations decides.
         """
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
-            # Operations that run together receive all inputs first, and send both results last.
+            # Operations that run together first receive all inputs, and send both results at the
+            # end.
             operations = work[1].operations
             last = operations[-1]
             event, rank = events.operation[last], self.rank[last]
@@ -215,9 +217,9 @@ def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list
     """Return up to two copies of an order in which one message is moved earlier or later.
 
     In one copy, the message is moved before the previous message that involves one of its ranks. In
-    the other copy, it is moved after the next such message. A copy is left out in two cases:
+    the other copy, it is moved after the next message that does. A copy is left out in two cases:
 
-    - There is no such message.
+    - There is no previous or next message that involves one of its ranks.
     - The message would be moved past a step that computes or needs it.
     """
 

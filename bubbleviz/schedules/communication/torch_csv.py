@@ -1,20 +1,21 @@
-"""PyTorch's CSV of plans: one row per rank, one cell per operation, no header, empty cells if idle.
+"""PyTorch's CSV format for plans: one row per rank, one cell per operation, no header row.
 
 ::
 
     0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B      rank 0 of 2, DualPipeV
     0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,...   rank 0 of 2, with communication
 
-A cell is ``{stage}{operation}{microbatch}``. The operation is F, I (backward for the input), W, B
-(fused backward), or a transfer. ``torch.distributed.pipelining.schedules`` writes and reads this
-format (``_dump_csv``, ``_load_csv``). In old files, B is the backward for the input, and BW is the
-fused backward. A B is read as the backward for the input in two cases: the file contains any BW, or
-it contains a W of the same stage and microbatch.
+A cell is ``{stage}{operation}{microbatch}``, or empty if the rank is idle. The operation is F, I
+(backward for the input), W, B (fused backward), or a transfer.
+``torch.distributed.pipelining.schedules`` writes and reads this format (``_dump_csv``,
+``_load_csv``). In old files, B is the backward for the input, and BW is the fused backward. A B is
+read as the backward for the input in two cases: the file contains any BW, or it contains a W of the
+same stage and microbatch.
 
-Both forms of the format can be read (``compute_only`` and ``compute_comms``). Only operations are
-written, because PyTorch derives the communication when it loads a file. In a file with
+Both variants of the format can be read (``compute_only`` and ``compute_comms``). Only operations
+are written, because PyTorch adds the communication when it loads a file. In a file with
 communication, each transfer is a separate step, and an operation waits for the transfers of its
-inputs. Between stages on the same rank there are no transfers. Cells for parameters and gradients,
+inputs. There are no transfers between stages on the same rank. Cells for parameters and gradients,
 such as ``0UNSHARD``, are ignored.
 """
 
@@ -39,7 +40,7 @@ from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Tr
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
-#: Matches a cell that is not a computation. Some of these cells have no microbatch.
+#: Matches a cell that is not a computation. Some such cells have no microbatch.
 _NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
@@ -48,19 +49,18 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: Valid sets of backward phases.
-#: On every stage, each microbatch needs an F and one of these sets.
+#: Valid sets of backward phases. On every stage, each microbatch needs an F and one of the sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 _MAX_STAGES, _MAX_CELLS = 100_000, 20_000_000
-#: Maximum size of a file in bytes. A plan of 5 million operations takes 50 MB.
+#: Maximum file size in bytes. A plan with 5 million operations takes 50 MB.
 _MAX_BYTES = 1 << 28
 
 
 @dataclass
 class _Cell:
-    """An operation of the file and its position. Rows and cells are counted from 1."""
+    """An operation in the file and its position. Row and cell numbers start at 1."""
 
     row: int
     cell: int
@@ -83,7 +83,7 @@ class _Cell:
         return PlannedOperation(self.stage, self.phase, self.microbatch)
 
 
-#: Contents of a row: operations, and all other cells as (column, text) pairs.
+#: Contents of a row: its operations, and all other cells as (column, text) pairs.
 _Line = list[_Cell | tuple[int, str]]
 
 
@@ -91,7 +91,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     """Parse the text of a plan, including its transfers.
 
     Raises:
-        InputError: The text is not a plan. The message names the row and the cell.
+        InputError: The text is not a plan. The error message names the row and the cell.
     """
     lines = [list(_parse_items(number, row)) for number, row in enumerate(_read_rows(text), 1)]
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
@@ -121,10 +121,10 @@ def _find_input_backwards(rows: list[list[_Cell]]) -> None:
     """Find the backwards that compute only the input gradient, and change their phase from BW to B.
 
     A backward has phase B if its rank also has a W of the same stage and microbatch. In old files,
-    which contain BW, a backward that is written as B also has phase B (see the top of the module).
+    which contain BW, a backward that is written as B also has phase B (see the module docstring).
 
     Args:
-        rows: Operations of each rank, changed in place.
+        rows: Operations of each rank, modified in place.
     """
     is_old = any("BW" in cell.text for row in rows for cell in row)
     for row in rows:
@@ -138,7 +138,8 @@ def write(plan: Plan) -> str:
     """Return the text of a plan, as ``_load_csv(file, format="compute_only")`` reads it.
 
     Raises:
-        UsageError: Microbatches enter the pipeline at both ends, which the format cannot represent.
+        UsageError: Microbatches enter the pipeline at both ends, which cannot be represented in
+            this format.
     """
     if plan.replicas > 1:
         raise UsageError(
@@ -157,7 +158,7 @@ def _format_cell(operations: tuple[PlannedOperation, ...]) -> str:
 
 
 def _read_rows(text: str) -> list[list[str]]:
-    """Return the cells of each row, without empty rows at the end.
+    """Return the cells of each row, without any empty rows at the end.
 
     Raises:
         InputError: The text is not CSV, or has too many cells.
@@ -178,9 +179,9 @@ def _read_rows(text: str) -> list[list[str]]:
 
 
 def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
-    """Yield the operations of a row, and its other cells as (column, text) pairs.
+    """Yield the operations in a row, and the row's other cells as (column, text) pairs.
 
-    Columns are counted from 1. Empty cells are skipped. The forward of an overlapped pair comes
+    Column numbers start at 1. Empty cells are skipped. The forward of an overlapped pair comes
     before its backward.
 
     Raises:
@@ -230,7 +231,7 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     """Return the device index of each stage. Row n of the file belongs to device n - 1.
 
     Raises:
-        InputError: A stage is on several rows or on none, or the rows have different numbers of
+        InputError: A stage is in several rows or in none, or the rows have different numbers of
             stages.
     """
     row_of_stage: dict[int, int] = {}
@@ -255,10 +256,10 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
-    """Renumber the microbatches of all cells from 0, in place, and return how many there are.
+    """Renumber the microbatches in all cells from 0, in place, and return how many there are.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards from 1 to m, but its backwards
-    from 0 to m-1. The forwards of such a row are first renumbered from 0.
+    from 0 to m-1. The forwards in such a row are renumbered first, so that they also start at 0.
     """
     for row in rows:
         forward = {cell.microbatch for cell in row if cell.phase is Phase.F}
@@ -274,7 +275,7 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
 
 
 def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
-    """Check that each stage runs F and the backward of every microbatch exactly once, in order.
+    """Check that each stage runs the F and the backward of every microbatch exactly once, in order.
 
     A backward is one BW, or a B followed by a W.
 
@@ -320,9 +321,9 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
 
     Args:
         device: Device index of the row.
-        line: Operations of the row, and its other cells as (column, text) pairs.
+        line: Operations in the row, and the row's other cells as (column, text) pairs.
         plan: The plan, without communication.
-        first: Smallest microbatch number in the transfers of the file.
+        first: Smallest microbatch number among the transfers in the file.
 
     Raises:
         InputError: A transfer stays within one rank, goes to a stage that does not exist, or is
@@ -361,8 +362,9 @@ def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
     """Build the transfer of a cell such as ``1SEND_F0`` or ``1RECV_B0``.
 
     Args:
-        match: Match of ``_TRANSFER``.
-        first: Smallest microbatch number in the transfers of the file, which becomes microbatch 0.
+        match: A match of ``_TRANSFER``.
+        first: Smallest microbatch number among the transfers in the file, which becomes microbatch
+            0.
     """
     stage, sends = int(match[1]), match[2] == "SEND"
     phase = Phase.F if match[3] == "F" else Phase.B
@@ -371,7 +373,7 @@ def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
 
 
 def find_transport(name: str | None) -> Transport:
-    """Find a transport by name. The default for None is ``streams``, as on GPUs.
+    """Find a transport by name. If the name is None, the transport is ``streams``, as on GPUs.
 
     Raises:
         UsageError: No transport has this name.
@@ -404,7 +406,7 @@ def read_checked(path: str, transport: Transport = STREAMS) -> model.LoweredPlan
 
     Raises:
         InputError: The file cannot be read, or contains no plan.
-        MismatchError: The plan deadlocks. The message describes the cycle.
+        MismatchError: The plan deadlocks. The error message describes the cycle.
     """
     lowered = read_file(path)
     try:

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 class Transport:
     """How messages move from one rank to another.
 
-    ``TRANSPORTS`` lists the transports from least to most restrictive, each with the waits of the
-    previous transport and more. An order that deadlocks on one transport therefore also deadlocks
-    on all later transports.
+    ``TRANSPORTS`` lists the transports from least to most restrictive. Each transport has all the
+    waits of the previous one, and more. An order that deadlocks on one transport therefore also
+    deadlocks on all later transports.
 
     Attributes:
-        name: Name on the command line.
-        rendezvous: Whether the transfer of a message begins only once both ends have started. The
-            send is then complete when the message has been transferred.
-        streams: Whether transfers between two ranks run one after the other, in both directions.
+        name: Name used on the command line.
+        rendezvous: Whether the transfer of a message begins only once both ends have started. If
+            so, the send is complete when the message has been transferred.
+        streams: Whether all transfers between two ranks, in either direction, run one after the
+            other.
         blocking: Whether a device that starts a transfer does nothing else until the transfer is
             complete.
     """
@@ -30,10 +31,10 @@ class Transport:
 
 #: A send never waits, and an operation waits only for its own receives (gloo).
 BUFFERED = Transport("buffered")
-#: A message is transferred once both ends have started, and delays no other message.
+#: A message is transferred once both ends have started, and does not delay other messages.
 RENDEZVOUS = Transport("rendezvous", rendezvous=True)
 #: Transfers between two ranks run one after the other on a stream (NCCL).
 STREAMS = Transport("streams", rendezvous=True, streams=True)
-#: A rank does nothing else until its send or receive is complete (blocking MPI).
+#: A rank does nothing else until its current send or receive is complete (blocking MPI).
 BLOCKING = Transport("blocking", rendezvous=True, streams=True, blocking=True)
 TRANSPORTS = (BUFFERED, RENDEZVOUS, STREAMS, BLOCKING)
