@@ -199,9 +199,9 @@ def _number_results(
 def _split_halves(operations: Operations) -> _Halves:
     """Split operations into halves: their forward and backward parts.
 
-    An ``FB`` operation has two halves, and every other operation has one. A fused backward becomes
-    a ``B``. The forwards of all ``FB`` operations come after the other halves, followed by the
-    backwards of the ``FB`` operations.
+    An ``FB`` operation has two halves, and an F, B, BW or W has one. All other operations are left
+    out. A fused backward becomes a ``B``. The forwards of all ``FB`` operations come after the
+    other halves, followed by the backwards of the ``FB`` operations.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))

@@ -44,7 +44,7 @@ class Slowness:
 
     Attributes:
         relative_score: Mean kernel time per iteration of the fastest rank on the same stage,
-            divided by that of the rank itself.
+            divided by the same mean for the rank itself.
         individual_score: Kernel time of the rank in its fastest iteration, divided by its kernel
             time in the last averaged iteration in which it ran kernels.
         replay: Function that returns the slowdown S of ranks, keyed by rank index; see
@@ -219,8 +219,8 @@ def compute_median_of_stage(
     Args:
         stages: Stage of each rank, or None if unknown.
         values: One value per rank; NaNs are ignored.
-        is_pipeline: Whether ranks whose stage is unknown may do different work. If true, the median
-            of such ranks is NaN. If false, such ranks are compared with each other.
+        is_pipeline: Whether ranks whose stage is unknown may do different work. If true, their
+            median is NaN. If false, they are compared with each other.
     """
     medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)

@@ -182,7 +182,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
     """Find the idle intervals that overlap each region, and their cause within that region.
 
-    The cause is usually that of the region. The idle interval keeps its own cause in three cases:
+    The cause is usually the region's cause. The idle interval keeps its own cause in three cases:
 
     - The region has no cause.
     - Unrecorded work may have run in the interval.

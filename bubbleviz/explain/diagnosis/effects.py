@@ -278,7 +278,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     computes = _select_computes(work, gap_ns)
     cell_ns = group_medians(computes.cells.of_row, len(computes.cells), computes.time_ns)
 
-    # Divide by one factor after another: iteration, microbatch, pace.
+    # Divide by the factors in turn: iteration, microbatch, pace.
     ratio = computes.time_ns / np.maximum(cell_ns[computes.cells.of_row], 1)
     iterations = group_rows(computes.iteration)
     rank_iterations = group_rows(computes.rank, computes.iteration)

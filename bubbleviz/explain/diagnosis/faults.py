@@ -320,7 +320,7 @@ def _build_stage_fault(
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Compare a slow stage's kernel count with those of other stages to find out why it is slow.
+    """Compare a slow stage's kernel count with other stages' counts to find out why it is slow.
 
     A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
     longer but has the same number of kernels. For each slow kind of work, the median number of

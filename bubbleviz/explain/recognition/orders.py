@@ -303,7 +303,7 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
 
 
 def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -> Ints:
-    """Shift the microbatch numbers of forwards to start where those of the backwards start.
+    """Shift the microbatch numbers of forwards to start at the lowest number of the backwards.
 
     This is needed for the last rank of PyTorch's single-stage 1F1B, which numbers its forwards 1 to
     m and its backwards 0 to m-1. A group is shifted only if its forwards and its backwards span

@@ -53,7 +53,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         rows: Rows of the sends and receives.
         compute: For each entry of ``rows``, the row of the compute operation that produces or
             consumes its data, or -1 if unknown.
-        computes: Rows of the compute operations. A rank runs them one after another.
+        computes: Rows of the compute operations. A rank runs them sequentially.
 
     Returns:
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
@@ -118,7 +118,7 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the compute operations. A rank runs them one after another.
+        computes: Rows of the compute operations. A rank runs them sequentially.
 
     Returns:
         Two entries of (transfer, forward) pairs: one for the first RECV_B of each rank and
@@ -139,7 +139,7 @@ def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the compute operations. A rank runs them one after another.
+        computes: Rows of the compute operations. A rank runs them sequentially.
 
     Returns:
         cells: Ranks and iterations in which the last two compute operations before the first

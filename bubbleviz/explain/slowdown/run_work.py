@@ -48,7 +48,7 @@ _ROLES = {
 _OPERATION_KINDS = tuple(
     Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase
 )
-#: Kinds of sends and receives. Their numbers come after those of the operation kinds.
+#: Kinds of sends and receives. They are numbered after the operation kinds.
 _MESSAGE_KINDS = (
     Kind("SEND_F", Role.SEND_F, "forward transfers"),
     Kind("RECV_F", Role.RECV_F, "forward transfers"),

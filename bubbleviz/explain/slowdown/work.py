@@ -47,7 +47,7 @@ class Role(IntEnum):
     COLLECTIVE = 8
 
 
-#: Roles of compute work. A rank runs such work one piece after another.
+#: Roles of compute work. A rank runs this work sequentially.
 COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
 #: Roles of receives from another rank.
 RECEIVES = (Role.RECV_F, Role.RECV_B)
