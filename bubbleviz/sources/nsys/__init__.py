@@ -1,1 +1,1 @@
-"""Reads exports of Nsight Systems, using the queries in ``sql/nsys``."""
+"""Reads Nsight Systems exports, using the queries in ``sql/nsys``."""

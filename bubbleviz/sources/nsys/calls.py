@@ -1,4 +1,4 @@
-"""Reads the CUDA API calls of an nsys export in blocks."""
+"""Reads the CUDA API calls in an nsys export, block by block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
 #: LIMIT for queries that must return all calls. SQLite's -1 for "no limit" fails in DuckDB.
 _MAX_CALLS = 1 << 60
 #: Maximum duration in ns of a call that starts at time 0.
-#: The start of a longer call is missing, because CUPTI writes 0 for a missing time.
+#: For a longer call, the start time 0 means missing, because CUPTI writes 0 for a missing time.
 _MAX_LENGTH_FROM_0_NS = 1_000_000_000
 
 
@@ -34,7 +34,7 @@ def find_calls(
 ) -> Ints:
     """Find the calls whose names start with one of the given prefixes.
 
-    Calls without a correlation id are included. Their id is ``NOTHING``.
+    Calls without a correlation id are included, with the id ``NOTHING``.
 
     Args:
         export: The open export.
@@ -65,7 +65,7 @@ class ExportedCalls:
     call_names: Mapping[int, str]
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield the calls that may have launched GPU work in blocks, in the order of the export.
+        """Yield blocks of the calls that may have launched GPU work, in the order of the export.
 
         Raises:
             ProfileError: The export is damaged.
@@ -80,14 +80,14 @@ class ExportedCalls:
             yield calls
 
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
-        """Convert one part of the rows that ``calls/all.sql`` returns to calls.
+        """Convert one part of the rows returned by ``calls/all.sql`` to calls.
 
         If the part has fewer rows than ``numbers`` covers, the row numbers have gaps, and are read
         from the export.
 
         Args:
             numbers: Range of row numbers that the part covers.
-            columns: Columns of the query for this part, shape (4, rows).
+            columns: The query's columns for this part, shape (4, rows).
         """
         if columns.shape[1] == len(numbers):
             return _make_calls(np.arange(numbers.start, numbers.stop), columns)
@@ -106,9 +106,10 @@ class ExportedCalls:
             yield thread, end_ns if is_possible is None else end_ns[is_possible]
 
     def find_latest_end_ns(self) -> int:
-        """Return the latest end in ns of the calls that may have launched GPU work.
+        """Return the latest end time, in ns, of any call that may have launched GPU work.
 
-        Calls with impossible times are ignored. The result is 0 if no call has possible times.
+        Calls with impossible times are ignored. The result is 0 if there is no call with possible
+        times.
         """
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
@@ -130,7 +131,7 @@ class ExportedCalls:
         return _make_calls(rows, self._read_columns(rows)[:4])
 
     def _read_columns(self, rows: Ints) -> Ints:
-        """Return the columns of ``calls/at.sql`` in the given rows, shape (6, rows).
+        """Return the columns of ``calls/at.sql`` for the given rows, shape (6, rows).
 
         The name is -1 if it is unknown, and the error code is 0 if there was no error.
 
@@ -142,7 +143,7 @@ class ExportedCalls:
         return self.export.read_rows("calls/at", rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of the call in each row, or "" if unknown.
+        """Return the call name in each row, or "" if unknown.
 
         Version suffixes such as ``_v3020`` are removed.
 
@@ -155,7 +156,7 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Keep only the given rows whose call name starts with one of the prefixes.
+        """Return those of the given rows whose call name starts with one of the prefixes.
 
         Args:
             rows: Row numbers, distinct and ascending.
@@ -165,13 +166,13 @@ class ExportedCalls:
         return rows[np.isin(self._read_columns(rows)[NAME_OF_CALL], ids)]
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the row numbers of the calls with any of the name prefixes, in ascending order.
+        """Return the row numbers of calls whose name has one of the prefixes, in ascending order.
 
         Only names in ``call_names`` are considered. Calls without a correlation id are left out,
         because they launch no work.
         """
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        # An export may list names that no call has. Searching for them would read all calls.
+        # An export may list names that no call uses. Searching for them would read all calls.
         called = {*self.export.filter_called_names(ids)} if ids else set()
         names = {i: self.call_names[i] for i in ids if i in called}
         row, _, correlation_id = find_calls(self.export, names, beginnings)
@@ -179,7 +180,7 @@ class ExportedCalls:
         return launching
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the row numbers of the calls whose name contains a text, in ascending order.
+        """Return the row numbers of calls whose name contains a text, in ascending order.
 
         Calls without a correlation id are left out, because they launch no work.
         """
@@ -189,7 +190,7 @@ class ExportedCalls:
         return launching
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of the rows whose call returned an error.
+        """Return a mask of the rows in which the call returned an error.
 
         Args:
             rows: Row numbers, distinct and ascending.
@@ -198,7 +199,7 @@ class ExportedCalls:
 
 
 def _make_calls(row: Ints, columns: Ints) -> Calls:
-    """Build the table of the calls that have a correlation id and possible times.
+    """Build a table of the calls that have a correlation id and possible times.
 
     Calls that have a correlation id but no possible times are left out and counted in
     ``impossible``. Times are impossible if :func:`~bubbleviz.model.profile.mask_possible` rejects

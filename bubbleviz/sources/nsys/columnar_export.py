@@ -1,13 +1,12 @@
-"""Reads columnar exports, which ``nsys export --type parquetdir`` and ``arrowdir`` write.
+"""Reads columnar exports, as written by ``nsys export --type parquetdir`` and ``arrowdir``.
 
 A columnar export is a directory with one file per table. The tables have the same columns as in an
 SQLite export. DuckDB runs the queries in ``sql/`` on views of these files. The views add row
 numbers and widen integers to 64 bits, as in SQLite. DuckDB reads Parquet files itself, and pyarrow
 reads Arrow files into memory.
 
-Newer versions of nsys write names where older versions write ids of ``StringIds``. The views
-replace each name by an id that no string has, and the view of ``StringIds`` contains the new ids as
-well.
+Newer versions of nsys write names where older versions write ids in ``StringIds``. The views
+replace each such name by an unused id, and the view of ``StringIds`` contains the new ids as well.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: DuckDB settings. DuckDB must not write files.
-#: A query needs only one DuckDB thread, because every reader thread runs separate queries.
+#: DuckDB settings. DuckDB must not write files. One DuckDB thread per query is enough, because
+#: every reader thread runs separate queries.
 _SETTINGS = (
     "threads = 1",
     "temp_directory = ''",
@@ -59,7 +58,7 @@ _SETTINGS = (
     "autoload_known_extensions = false",
 )
 #: Defines SQLite's ``JSON_EACH`` for DuckDB.
-#: The elements of a JSON array are returned as texts, so the queries cast them to numbers.
+#: It returns the elements of a JSON array as texts, so the queries cast them to numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
@@ -79,28 +78,29 @@ _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
 _NARROW_TYPES = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 )
-#: Columns that contain ids in ``StringIds``, or names in place of these ids.
+#: Columns that contain ids in ``StringIds``, or names instead of ids.
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
-#: The only column whose bytes do not encode a text.
+#: The only column of bytes that do not encode text.
 _BYTES_COLUMN = "binaryData"
-#: First id for names that are stored in place of ids. It is larger than any id in ``StringIds``.
+#: First id to assign to names stored in place of ids. It is larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
-#: Name of the ENUM type that numbers these names, and SQL that returns them as ``StringIds`` rows.
+#: Name of the ENUM type that numbers names stored in place of ids, and SQL that returns such names
+#: as ``StringIds`` rows.
 _NAMES_TYPE = "names_in_place_of_ids"
 _NAMES = (
     f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
     "NULL AS _rowid_ "
     f"FROM (SELECT UNNEST(ENUM_RANGE(CAST(NULL AS {_NAMES_TYPE}))) AS name)"
 )
-#: Name of the column with row numbers that is added to Arrow tables.
+#: Name of the row number column that is added to Arrow tables.
 _ROW_NUMBER = "row number"
 #: Minimum number of rows per part, and maximum number of parts per table.
-#: More parts take more time, because DuckDB reads a row group again for every part.
-#: Larger parts take more memory.
+#: More parts take more time, because DuckDB rereads a row group for every part. Larger parts take
+#: more memory.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
 #: Maximum number of characters that an error message quotes from a DuckDB message.
 _MAX_REASON = 120
-#: Exceptions that DuckDB raises if values do not have the type that a query needs.
+#: Exceptions that DuckDB raises if values have a different type than a query needs.
 _CONVERSION_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException)
 #: Queries whose rows are selected by matching their texts with GLOBs.
 _BY_PATTERNS = ("ranges/named", "strings/matching")
@@ -108,7 +108,7 @@ _BY_PATTERNS = ("ranges/named", "strings/matching")
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file that contains a table.
+    """A file that contains one table of an export.
 
     Attributes:
         file: Path of the file.
@@ -165,7 +165,7 @@ class ColumnarExport(export.Export):
         schema: Column names of the tables, keyed by table name.
         arrow: Arrow tables, keyed by the name under which the views read them.
         jobs: Number of reader threads.
-        watch: Progress callback, called with the fraction of the data that has been read.
+        watch: Progress callback, called with the fraction of the data read so far.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class ColumnarExport(export.Export):
         return opened
 
     def describe_readers(self) -> str:
-        """Describe which library reads the export, and the formats of its files."""
+        """Name the library that reads the export, and the formats of its files."""
         suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
         return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
@@ -220,7 +220,7 @@ class ColumnarExport(export.Export):
         return int(rows[0][0])
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that has few rows or has text columns."""
+        """Return the rows of a query that returns few rows or text columns."""
         with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
@@ -238,7 +238,7 @@ class ColumnarExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Divide a table into parts, and yield for each part a function that reads its rows.
+        """Divide a table into parts, and yield one function per part, which reads the part's rows.
 
         All parts but the last one cover the same number of row numbers, which is at least 65,536. A
         table has at most 16 parts.
@@ -319,7 +319,7 @@ class ColumnarExport(export.Export):
             raise make_damage_error(self.path, query(name), str(error)) from error
 
     def _name_files_read(self, name: str) -> str:
-        """Return the names of the files that a query reads, joined by " or "."""
+        """Return the names of the files read by a query, joined by " or "."""
         tables: list[str] = []
         for relation in query(name).requires:
             view = self.views.get(relation)
@@ -341,7 +341,7 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
         return MemoryError()
     lines = str(error).splitlines() or [type(error).__name__]
-    # Remove the kind of error, and the path, because our message starts with the path.
+    # Remove the error type, and also the path, because our message starts with the path.
     reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
     return ProfileError(
         f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}); the file is damaged "
@@ -393,13 +393,13 @@ def _filter_by_patterns(rows: export.Named, globs: Sequence[str]) -> export.Name
 
 
 def _quote_identifier(name: str) -> str:
-    """Return a name quoted as an SQL identifier."""
+    """Return a name, quoted as an SQL identifier."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def _quote_literal(text: str) -> str:
-    """Return a text quoted as an SQL string literal."""
+    """Return a text, quoted as an SQL string literal."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'"
 
@@ -407,7 +407,7 @@ def _quote_literal(text: str) -> str:
 def _open_files(
     connection: duckdb.DuckDBPyConnection, path: str
 ) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:
-    """Open the files of the tables that any query reads. All other files are ignored.
+    """Open the files for all tables that a query reads. Other files are ignored.
 
     Args:
         connection: Connection to DuckDB, in which Arrow tables are registered.
@@ -492,7 +492,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
     Args:
         path: Path of the export.
         file: Path of the file, in the Arrow IPC file or stream format.
-        read: Column names that queries read.
+        read: Names of the columns that queries read.
 
     Raises:
         ProfileError: The file cannot be read, has two columns with the same name, or pyarrow is
@@ -509,7 +509,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
             opened.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
             table = open_ipc(opened, options).read_all()
-        # By default, pyarrow does not check the contents of a file, such as offsets of strings.
+        # By default, pyarrow does not check the contents of a file, such as string offsets.
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _make_read_error(path, file.name, error) from error
@@ -518,7 +518,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
 
 
 def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
-    """Raise an error if two columns have the same name, because SQL would read only the first one.
+    """Raise an error if two columns have the same name. SQL would read only the first one.
 
     Raises:
         ProfileError: Two columns have the same name, ignoring case.
@@ -610,7 +610,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Args:
         path: Path of the directory.
         jobs: Maximum number of reader threads.
-        watch: Progress callback, called with the fraction of the data that has been read.
+        watch: Progress callback, called with the fraction of the data read so far.
 
     Raises:
         ProfileError: The directory is damaged or not an nsys export, or pyarrow is missing for
@@ -622,7 +622,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
         connection.execute(_JSON_EACH)
         files, arrow = _open_files(connection, path)
         schema = _create_views(connection, path, files)
-        # The main thread reads too while it waits for other threads.
+        # While it waits for other threads, the main thread reads too.
         threads = max(1, min(jobs, count_cores() - 1))
         opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
         with opened.opened_cursors:

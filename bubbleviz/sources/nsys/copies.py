@@ -13,7 +13,8 @@ from bubbleviz.model.profile import Activities
 from bubbleviz.sources.activities import has_times
 from bubbleviz.sources.nsys.export import Export
 
-#: Copy kinds of page migrations by the driver: ``CUDA_MEMCPY_KIND_UVM_HTOD``, ``_DTOH``, ``_DTOD``.
+#: Copy kinds for page migrations by the driver: ``CUDA_MEMCPY_KIND_UVM_HTOD``, ``_DTOH``,
+#: ``_DTOD``.
 KINDS_OF_MIGRATION = (11, 12, 13)
 #: Copy directions, keyed by id in ``ENUM_CUDA_MEMCPY_OPER``.
 _DIRECTIONS = {
@@ -33,15 +34,15 @@ _MEMORY = {
     5: Memory.DEVICE,
     6: Memory.MANAGED,
 }
-#: Upper bound of the ids in both tables.
+#: Upper bound on the ids in both tables.
 _MAX_ID = 15
 
 
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Read the size, the direction and the memory kinds of each copy, without memsets.
+    """Read the size, direction and memory kinds of each copy, excluding memsets.
 
-    Values that the export does not give are unknown. Page migrations are an exception: their memory
-    is managed memory, unless the export gives a different kind.
+    Values missing in the export are unknown. Page migrations are an exception: their memory is
+    managed memory, unless the export says otherwise.
 
     Args:
         export: The open export.

@@ -37,9 +37,9 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 STRINGS = "StringIds"
 #: The four kinds of NVTX ranges, as names of query parameters.
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
-#: Names for the non-integer values that SQLite may return, keyed by Python type.
+#: Nouns for the non-integer values that SQLite may return, keyed by Python type.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
-#: Queries for the first and last row number of a table, keyed by the query that streams the table.
+#: Queries for a table's first and last row number, keyed by the query that streams the table.
 BOUNDS = {
     "gpu_work/kernels": "gpu_work/kernel_bounds",
     "gpu_work/kernels_and_streams": "gpu_work/kernel_bounds",
@@ -47,14 +47,14 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: Minimum number of rows in a table that the thread pool reads.
-#: For smaller tables, opening the file in each thread would take too long.
+#: Minimum number of rows for a table to be read by the thread pool. For smaller tables, opening the
+#: file in each thread would take too long.
 _MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
 
-#: Rows with texts: integer columns, index of each row's text, and the texts.
-#: The columns have the shape (columns, rows). The index is -1 for NULL. Texts may be duplicates.
+#: Rows with texts: integer columns, the index of each row's text, and the texts. The columns have
+#: the shape (columns, rows). The index is -1 for NULL. Texts may be duplicates.
 Named: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
@@ -69,14 +69,14 @@ _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 @dataclass(frozen=True)
 class Selection:
-    """Criteria that select rows with names, either by name or by thread and time.
+    """Criteria that select named rows, either by name or by thread and time.
 
     A row selected by time is a range on one of ``threads`` that lasts at least ``shortest_ns`` and
-    overlaps an interval. Every thread has separate intervals. A reader may also return ranges that
-    overlap no interval of their thread, if they overlap the span of all intervals.
+    overlaps an interval. Every thread has separate intervals. A reader may also return a range that
+    overlaps no interval of its thread, if the range overlaps the span of all intervals.
 
     Attributes:
-        kinds: Codes for the four kinds of ranges, in the order of ``KINDS``.
+        kinds: Codes for the four range kinds, in the order of ``KINDS``.
         globs: SQLite GLOBs. A row with a text must match at least one of them.
         text_ids: Ids of the registered strings that match, in ascending order.
         threads: Threads whose ranges are selected, in ascending order.
@@ -85,7 +85,7 @@ class Selection:
             ascending.
         until_ns: Interval end times.
         bounds: For each thread, the index of its first interval and the index after its last
-            interval, flattened to one tuple.
+            interval, flattened into one tuple.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -126,7 +126,7 @@ def make_binds(selection: Selection, first: int, last: int) -> Binds:
 def concatenate_named(parts: Sequence[Named]) -> Named:
     """Concatenate one or more parts of a table, shifting the text indices of later parts.
 
-    Equal texts of different parts are not merged.
+    Equal texts in different parts are not merged.
     """
     if len(parts) == 1:
         return parts[0]
@@ -140,7 +140,7 @@ def concatenate_named(parts: Sequence[Named]) -> Named:
 
 
 def combine_named(values: Ints, texts: Iterable[object]) -> Named:
-    """Combine integer columns with the texts of the rows.
+    """Combine integer columns with the rows' texts.
 
     Args:
         values: Integer columns, shape (columns, rows).
@@ -175,7 +175,7 @@ class Export(ABC):
         ProfileError: The file has no table that an nsys export has.
     """
 
-    #: Whether the parts of a table may be read in any order.
+    #: Whether a table's parts may be read in any order.
     any_order = False
 
     def __init__(self, path: str, schema: Schema, noun: str, jobs: int, watch: Watch) -> None:
@@ -193,7 +193,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Name what has read the large tables so far, and if that is SQLite, say why."""
+        """Say what has read the large tables so far, and if it was SQLite, why."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
@@ -222,7 +222,7 @@ class Export(ABC):
                 ``calls/system`` or ``strings/matching``. The rows of ``ranges/sample`` may include
                 rows that match no GLOB.
             selection: Criteria that select the rows.
-            stretches: Inclusive (first, last) row numbers of each part of the table to read.
+            stretches: Inclusive (first, last) row numbers of each part to read.
 
         Raises:
             ProfileError: A selected row of ``ranges/named`` has NULL or text in place of a number.
@@ -237,7 +237,7 @@ class Export(ABC):
 
     @abstractmethod
     def _iter_parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
-        """Yield one function per part of a table, in table order. The function reads the part."""
+        """Yield one function per part of a table, in table order. Each function reads its part."""
 
     def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
@@ -282,7 +282,7 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids, except those that no call has.
+        """Return those of the given name ids that may be used by a call.
 
         The search is coarse: if any call has one of the names, all ids are returned, otherwise ().
         Subclasses that can decode pages check each name.
@@ -308,7 +308,7 @@ class Export(ABC):
         """Check that a query can run.
 
         Raises:
-            SchemaError: The query cannot run. The message names the missing tables and columns.
+            SchemaError: The query cannot run. The message lists the missing tables and columns.
         """
         if not self.has(name):
             raise SchemaError(
@@ -380,12 +380,12 @@ class Export(ABC):
         return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
-        """Open the thread pool, and start to read kernels, for which no range names are needed.
+        """Open the thread pool, and start reading kernels, which requires no range names.
 
         The first and last row numbers of all large tables are read first, so that progress can be
         reported.
         """
-        # Use a fixed order, so that the same table is reported if several tables are damaged.
+        # Use a fixed order, so that the same table is always reported if several are damaged.
         bounds = map(self.find_bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
@@ -405,10 +405,10 @@ class Export(ABC):
             self._begun[name, make] = of_parts, parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
-        """Yield the int64 columns of a query in parts, each after the row numbers it covers.
+        """Yield (row numbers, int64 columns) for each part of a query.
 
-        The row numbers are a range. A part may have fewer rows than its range has numbers, because
-        row numbers may have gaps and the query may leave rows out. Nothing is yielded if the query
+        The row numbers are a range. A part may contain fewer rows than its range, because row
+        numbers may have gaps and the query may leave rows out. Nothing is yielded if the query
         cannot run.
 
         Raises:
@@ -419,7 +419,7 @@ class Export(ABC):
     def stream_converted(
         self, name: str, make: Callable[[range, Ints], _MadeT]
     ) -> Iterator[tuple[range, _MadeT]]:
-        """Do the same as :meth:`stream`, but yield the result of ``make`` for each part.
+        """Like :meth:`stream`, but yield the result of ``make`` for each part.
 
         Args:
             name: Name of the query.
@@ -454,8 +454,8 @@ class Export(ABC):
         Args:
             name: Name of the query.
             ahead: Parts that are already being read.
-            parts: Functions that read the parts after the parts in ``ahead``.
-            window: Maximum number of parts that are read ahead.
+            parts: Functions that read the parts that follow the parts in ``ahead``.
+            window: Maximum number of parts to read ahead.
         """
         try:
             while True:
@@ -476,7 +476,7 @@ class Export(ABC):
         """Help the pool threads while the first part in ``ahead`` is not available.
 
         The current thread reads parts in ``ahead`` that no pool thread has started, and replaces
-        their entries by finished futures. It stops when the first part is available or all parts
+        their entries with finished futures. It stops when the first part is available or all parts
         have been started. Nothing is read unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
@@ -489,17 +489,16 @@ class Export(ABC):
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
         """Submit a part to the thread pool, and return its ``Future``.
 
-        The part is instead read immediately, in the current thread, if the table has at most
-        ``_MIN_POOL_ROWS`` row numbers, or if there is no pool. If no thread can be started, this
-        part and all later ones are read in the current thread.
+        If the table has at most ``_MIN_POOL_ROWS`` row numbers, or if there is no pool, the part is
+        read immediately in the current thread. If no thread can be started, this part and all later
+        ones are read in the current thread.
         """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:
             try:
                 return self._pool.submit(part)
             except RuntimeError:
-                # Stop using the pool.
-                # Consecutive parts must not be read by a thread that starts later.
+                # Stop using the pool, so that no thread that starts later reads consecutive parts.
                 self._pool = None
         return _read_now(part)
 
@@ -514,7 +513,7 @@ def _read_and_make(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
 
 
 def _read_now(part: Callable[[], Any]) -> Future[Any]:
-    """Read a part in the current thread, and return the result or error as a finished future."""
+    """Read a part in the current thread, and return its result or error as a finished future."""
     done: Future[Any] = Future()
     try:
         done.set_result(part())

@@ -1,4 +1,4 @@
-"""Finds the files in columnar nsys exports, and exports ``.nsys-rep`` reports with the user's nsys.
+"""Finds the files in columnar nsys exports, and exports ``.nsys-rep`` reports with nsys.
 
 ``nsys export --type parquetdir`` writes a directory ``REPORT_pqtdir`` with one ``TABLE.parquet``
 per table. ``--type arrowdir`` writes ``REPORT_arwdir`` with one ``TABLE.arrow`` per table. The
@@ -36,7 +36,7 @@ def is_columnar(path: str) -> bool:
     """Return whether a path is a columnar export, which may be incomplete.
 
     A directory is a columnar export if its name ends in a suffix that nsys uses, or if it contains
-    a table that distinguishes an export.
+    a table that is typical of an export.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -46,13 +46,13 @@ def is_columnar(path: str) -> bool:
 
 
 def has_tables(path: str) -> bool:
-    """Return whether a directory contains a table that distinguishes an nsys export."""
+    """Return whether a directory contains a table that is typical of an nsys export."""
     names = (f"{table}{suffix}" for table in _DISTINCTIVE_TABLES for suffix in TABLE_SUFFIXES)
     return any((Path(path) / name).is_file() for name in names)
 
 
 def find_report_stem(path: str) -> str:
-    """Return the path of the report from which a directory was exported, without file suffix.
+    """Return the path of the report from which a directory was exported, without its file suffix.
 
     If the name of the directory has no suffix that nsys uses, the path is returned unchanged.
     """
@@ -60,7 +60,7 @@ def find_report_stem(path: str) -> str:
 
 
 def is_table_of_export(path: str) -> bool:
-    """Return whether a path is the file of a table in a columnar export."""
+    """Return whether a path is a table file in a columnar export."""
     file = Path(path)
     return file.suffix in TABLE_SUFFIXES and file.is_file() and is_columnar(str(file.parent))
 
@@ -112,7 +112,7 @@ def is_report(path: str) -> bool:
     """Return whether a file is a report of Nsight Systems.
 
     A file is a report if its name has one of ``REPORT_SUFFIXES``, unless its contents are an SQLite
-    database. If the file cannot be opened, only the name counts.
+    database. If the file cannot be opened, only the name is considered.
     """
     if not path.endswith(REPORT_SUFFIXES):
         return False
@@ -128,8 +128,8 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     """Export a report with nsys, and yield the path of the export.
 
     If ``keep`` is false and DuckDB is installed, the export is a directory of Parquet tables. In
-    all other cases, and if nsys cannot write such a directory, it is an SQLite file. The export is
-    removed on exit, unless ``keep`` is true.
+    all other cases, and if nsys cannot write such a directory, the export is an SQLite file. The
+    export is removed on exit, unless ``keep`` is true.
 
     Args:
         path: Path of any profile. If it is not a report, the path itself is yielded.
@@ -196,7 +196,7 @@ def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProce
 def _describe_failure(
     path: str, name: str, process: subprocess.CompletedProcess[bytes] | str
 ) -> str:
-    """Describe why a report could not be exported, and add the command to export it by hand.
+    """Describe why a report could not be exported, and add the command for exporting it by hand.
 
     Args:
         path: Path of the report.
@@ -219,7 +219,7 @@ def _describe_failure(
 def _find_last_line(output: bytes) -> str:
     """Return the last line of nsys output that contains a letter, or "" if there is none.
 
-    nsys writes the reason for a failure in this line. A trailing period is removed.
+    This line gives the reason for a failure. A trailing period is removed.
     """
     lines = [
         to_one_line(line, _MAX_REASON) for line in output.decode("utf-8", "replace").splitlines()

@@ -21,7 +21,7 @@ from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
-#: Name ids for CUDA graphs and for managed memory migrations, which have no names in the export.
+#: Name ids for CUDA graphs and managed memory migrations, which have no names in the export.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 
 
@@ -29,7 +29,7 @@ def _read_graphs(export: Export) -> Ints:
     """Read the executions of CUDA graphs that were traced as a whole.
 
     Returns:
-        Array of shape (6, executions) with the same columns as kernels.
+        Array of shape (6, executions), with the same columns as for kernels.
     """
     graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
@@ -43,10 +43,9 @@ class GpuWork:
         activities: Kernels and graphs, followed by copies and memsets.
         group: Sort key of each activity, in the order of the export. None if the activities were
             not sorted.
-        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the error
-            to raise when they are needed.
-        limitations: Limitations that say which GPU work is missing, such as launches without
-            recorded kernels.
+        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, this is the
+            error to raise when they are needed.
+        limitations: Limitations about missing GPU work, such as launches without recorded kernels.
     """
 
     activities: Activities
@@ -66,7 +65,7 @@ class GpuWork:
 
 
 def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
-    """Read the GPU work of an export. If the streams are damaged, the work is read without streams.
+    """Read the GPU work in an export. If the streams are damaged, the work is read without streams.
 
     Args:
         export: The open export.
@@ -84,7 +83,7 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
 
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
-    """Read the GPU work of an export, with or without streams; see :func:`read_gpu_work`.
+    """Read the GPU work in an export, with or without streams; see :func:`read_gpu_work`.
 
     If exactly one process made calls, work whose process is unknown is assigned to this process.
     """
@@ -150,34 +149,35 @@ def _count_kernel_row_numbers(export: Export) -> int:
 def _make_builder(
     export: Export, max_kernels: int, other_work: Iterable[Ints]
 ) -> ActivitiesBuilder:
-    """Return a builder with enough capacity for all GPU work of an export.
+    """Return a builder with enough capacity for all GPU work in an export.
 
     The capacity for kernels does not exceed the number of rows that a table in the export can have.
 
     Args:
         export: The open export.
         max_kernels: Upper bound on the number of kernels.
-        other_work: Columns of graphs, copies and memsets, each of shape (columns, rows).
+        other_work: Columns of the graphs, copies and memsets, each of shape (columns, rows).
     """
     n_others = sum(work.shape[1] for work in other_work)
     return ActivitiesBuilder(min(max_kernels, export.count_max_rows()) + n_others)
 
 
 def _read_copies(export: Export) -> Ints:
-    """Read the copies as an array of shape (6, copies), with the same columns as kernels.
+    """Read the copies as an array of shape (6, copies), with the same columns as for kernels.
 
     The name id is ``_MIGRATION`` for migrations of managed memory, and -1 for other copies.
     """
     copies = export.query_columns("gpu_work/copies")
     is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
-    # A migration has no launching call. Its correlation id in the export is 0, which calls may use.
+    # A migration has no launching call. Its correlation id in the export is 0, which a call may
+    # also have.
     copies[4, is_migration] = NONE
     return copies
 
 
 def _read_memsets(export: Export) -> Ints:
-    """Read the memsets as an array of shape (6, memsets), with the same columns as kernels.
+    """Read the memsets as an array of shape (6, memsets), with the same columns as for kernels.
 
     All name ids are -1, because memsets have no names.
     """
@@ -210,8 +210,8 @@ def _add_all_kernels(
         builder.add_kernels(block)
     if n_kernels == max_kernels:
         return
-    # SQLite silently stops at a page whose row numbers are damaged.
-    # Rows may also have been deleted from an edited table, so compare with the number of rows.
+    # SQLite silently stops at a page with damaged row numbers. Rows may also have been deleted from
+    # an edited table, so compare with the number of rows.
     counts = export.query_rows("gpu_work/kernel_count")
     if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
         raise ProfileError(
@@ -221,14 +221,14 @@ def _add_all_kernels(
 
 
 def _add_streams(export: Export, query: str, work: Ints) -> Ints:
-    """Append the stream to the columns of graphs, copies or memsets.
+    """Append a stream column to the columns of graphs, copies or memsets.
 
     The columns are returned unchanged if there are no rows, or if the export lacks streams.
 
     Args:
         export: The open export.
         query: Name of the query that returns the start, end and stream of the same rows.
-        work: Columns to which the stream is appended, shape (columns, rows).
+        work: Columns to which the stream column is appended, shape (columns, rows).
 
     Raises:
         ProfileError: The export is damaged.
@@ -260,14 +260,14 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return the name ids of calls whose GPU work may have been lost.
+    """Return the name ids of calls whose GPU work may have been lost during recording.
 
     A name qualifies if calls with this name launch graphs, or a kind of work that was not recorded
     at all. The export may list names that no call has, so the caller must check which names occur.
 
     Args:
         call_names: Names of the calls that launch GPU work, keyed by id.
-        recorded: Whether any work of a kind was recorded, keyed by kind, such as "kernels".
+        recorded: Whether any work of a given kind was recorded, keyed by kind, such as "kernels".
     """
     beginnings = [
         start for what in recorded if not recorded[what] for start in _WORK_KINDS[what][1]
@@ -284,15 +284,15 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    There is a limitation for each kind of work whose table lacks columns. Otherwise, there is one
-    for each kind of work that calls launched but the table does not contain. The second check is
+    A limitation is yielded for each kind of work whose table lacks columns. Otherwise, a limitation
+    is yielded if calls launched the kind of work but its table is empty. The second check is
     skipped for graphs.
 
     Args:
         export: The open export.
         call_names: Names of the calls that launch GPU work, keyed by id.
-        recorded: Whether any work of a kind was recorded, keyed by kind, such as "kernels".
-        kinds: Kinds of work to check, which are keys of ``_WORK_KINDS``.
+        recorded: Whether any work of a given kind was recorded, keyed by kind, such as "kernels".
+        kinds: Kinds of work to check, as keys of ``_WORK_KINDS``.
     """
     for kind in kinds:
         noun, beginnings, make = _WORK_KINDS[kind]

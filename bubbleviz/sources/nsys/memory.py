@@ -8,9 +8,9 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.nsys.export import Export
 
-#: Codes for the two kinds of host memory: pageable and pinned.
+#: Codes for the two kinds of host memory, pageable and pinned.
 _ON_HOST = (0, 1)
-#: Code for the operation that frees memory.
+#: Operation code for freeing memory.
 _FREED = 1
 
 
@@ -18,7 +18,7 @@ def read_memory(export: Export) -> MemoryEvents | None:
     """Return the allocations and frees of device memory in an export, or None if there are none.
 
     A free has a negative size. Threads are not recorded, so an event applies to all threads of its
-    process. The total number of bytes in use is unknown (-1).
+    process. The total number of bytes in use is not recorded (-1).
 
     Raises:
         ProfileError: The export is damaged.

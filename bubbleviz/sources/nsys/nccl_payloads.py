@@ -34,8 +34,8 @@ FIELDS = {
 }
 _COMMUNICATOR = "NCCL communicator ID"
 _COLUMNS = tuple(column for column in FIELDS.values() if column != "communicator")
-#: NumPy types of payload fields, in the order of the type codes in nvToolsExtPayload.h (on Linux).
-#: The codes are named ``NVTX_PAYLOAD_ENTRY_TYPE_*``.
+#: NumPy types of the payload fields, in the order of the type codes in nvToolsExtPayload.h (on
+#: Linux). The codes are named ``NVTX_PAYLOAD_ENTRY_TYPE_*``.
 _CODES = " i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <i8 <u8 i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8"
 _TYPES = {code: kind for code, kind in enumerate(_CODES.split(" ")) if kind}
 _SIZE, _ADDRESS = 22, 23
@@ -52,7 +52,7 @@ _Key = tuple[int, int]
 
 
 class _Field(NamedTuple):
-    """A field in a layout: its name, its NumPy type, and its half-open byte range (at, end).
+    """A layout field: its name, its NumPy type, and its half-open byte range (at, end).
 
     The type is "" if the type code is unknown.
     """
@@ -69,7 +69,7 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     Returns:
         payloads: The payloads that contain a communicator.
         limitations: A limitation if there are no payloads at all, or one that counts the payloads
-            that cannot be read because their layout is unknown.
+            that cannot be read because of an unknown layout.
 
     Raises:
         ProfileError: The export cannot be read.
@@ -106,8 +106,8 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the payload layouts of NCCL's functions, keyed by (domain, layout id).
 
-    A layout belongs to NCCL if it contains a communicator. If the export defines a layout twice
-    with different fields, the layout is left out. Fields whose type is unknown are left out.
+    A layout belongs to NCCL if it contains a communicator. A layout that the export defines twice,
+    with different fields, is left out. Fields whose type is unknown are left out.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -134,7 +134,7 @@ def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
 def _make_field(
     layout: Mapping[int, _Field], index: int, kind: object, name: str, offset: object
 ) -> _Field:
-    """Make a field in a layout.
+    """Make a layout field.
 
     If the offset is unknown, the field starts where the previous field ends, rounded up to a
     multiple of the field size. If the previous field is missing or its type is unknown, the field
@@ -145,7 +145,8 @@ def _make_field(
         index: Index of the field.
         kind: Type code of the field.
         name: Name of the field.
-        offset: Offset of the field in bytes. If it is not a non-negative integer, it is unknown.
+        offset: Offset of the field in bytes. Anything other than a non-negative integer means
+            unknown.
     """
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
@@ -194,8 +195,8 @@ def _fill_payloads(
 ) -> None:
     """Decode payloads of equal length and write them to the payload array.
 
-    The fields start at the offset that the header gives. If this offset is inside the header, or if
-    offset plus size exceed the number of bytes, the fields follow the header immediately.
+    The fields start at the offset given in the header. If this offset is inside the header, or if
+    the offset plus the size exceeds the number of bytes, the fields immediately follow the header.
 
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.
@@ -236,7 +237,8 @@ def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[
         content = bytes.fromhex("".join(texts[rows]))
     except ValueError:
         content = b""
-    # fromhex skips whitespace between digits, so there are too few bytes if a text contains some.
+    # fromhex skips whitespace between digits, so a text that contains whitespace yields too few
+    # bytes.
     if len(content) != len(rows) * size:
         rows = rows[[_HEX.fullmatch(text) is not None for text in texts[rows]]]
         content = bytes.fromhex("".join(texts[rows]))

@@ -38,13 +38,13 @@ _RECORD_AGAIN = {
     NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, with "
     "ranges on in the framework",
 }
-#: Matches a word of an nsys warning: a plain word, a version number, or a CUPTI error code.
+#: Matches a word in an nsys warning: a plain word, a version number, or a CUPTI error code.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
-#: Maximum number of characters in an nsys warning about CUDA.
+#: Maximum length of an nsys warning about CUDA, in characters.
 _MAX_WARNING = 300
 #: Queries that every analysis needs.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
-#: Tables whose rows an inspection counts, keyed by what a row is called.
+#: Tables whose rows are counted by an inspection, keyed by the noun for a row.
 _TABLE_OF_KIND = {
     "kernels": KERNEL,
     "CUDA API calls": RUNTIME,
@@ -104,8 +104,8 @@ def _is_cuda_warning(text: str) -> bool:
 def _list_required_queries(export: Export) -> list[str]:
     """Return the names of the queries that must be able to run on this export.
 
-    An export without a kernel table needs no kernels if it has a table of CUDA graphs that were
-    traced as a whole.
+    The kernel query is not required if the export has no kernel table but a table of CUDA graphs
+    that were traced as a whole.
     """
     has_only_graphs = KERNEL not in export.schema and GRAPH in export.schema
     return [
@@ -152,7 +152,7 @@ def _check_ranges(export: Export) -> None:
 def _iter_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield limitations for missing data about ranges, the host, GPUs, threads and kernel names.
+    """Yield limitations for missing data about the ranges, host, GPUs, threads and kernel names.
 
     Args:
         export: The open export.
@@ -178,7 +178,7 @@ def _iter_limitations(
 def _describe_missing(
     export: Export, counts: Mapping[str, int | None]
 ) -> tuple[tuple[str, ...], bool]:
-    """Describe what an export lacks for an analysis.
+    """Describe what an export lacks for an analysis to be possible.
 
     Args:
         export: The open export.
@@ -186,7 +186,7 @@ def _describe_missing(
 
     Returns:
         missing: Messages about missing tables, rows and columns.
-        is_readable: Whether the export can be analyzed nevertheless.
+        is_readable: Whether the export can still be analyzed.
     """
     missing = [name for query in _REQUIRED_QUERIES for name in export.find_missing(query)]
     if GRAPH in export.schema:
@@ -205,12 +205,13 @@ def _describe_missing(
     return tuple(losses), readable
 
 
-#: Ranges read by an inspection: name filter, matching ranges, number with impossible times.
+#: Ranges read by an inspection: the name filter, the matching ranges, and the number of ranges with
+#: impossible times.
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
 def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profile.Ranges, int]:
-    """Select the ranges that an inspection has read and whose names match one of the GLOBs.
+    """Select the ranges read by an inspection whose names match at least one of the GLOBs.
 
     Args:
         inspected: Ranges read by the inspection.
@@ -219,7 +220,7 @@ def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profi
     Returns:
         ranges: The matching ranges.
         n_impossible: Number of ranges that the inspection left out because of impossible times,
-            whether their names match or not.
+            regardless of their names.
     """
     _, ranges, n_impossible = inspected
     matches = np.array(match_any_glob(globs, ranges.names), bool)
@@ -240,7 +241,7 @@ class NsysFile:
     """
 
     export: Export
-    # Results of earlier inspections, which an analysis reuses.
+    # Results of earlier inspections, for reuse by an analysis.
     _inspected: list[_Inspected] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLE_ROWS, /) -> Mapping[str, int]:
@@ -253,13 +254,13 @@ class NsysFile:
     def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
         """Read the export as a profile.
 
-        Ranges that an inspection already read are reused. The profile reads calls, memory events
-        and other large tables on demand, so the export must stay open.
+        Ranges that were already read by an inspection are reused. The profile reads calls, memory
+        events and other large tables on demand, so the export must stay open.
 
         Args:
             globs: SQLite GLOBs. Ranges whose names match none of them are left out.
             partial: Whether to accept an incomplete export, which may lack calls or ranges, or
-                contain only copies and no kernels.
+                contain copies but no kernels.
 
         Raises:
             ProfileError: The export cannot be read.
@@ -274,7 +275,7 @@ class NsysFile:
             names = inspected[0] if inspected else nvtx.make_name_filter(export, globs)
         calls = _open_calls(export, names)
         if not partial and calls is not None:
-            # Threads that run out of kernels to read continue with calls.
+            # Threads that run out of kernels to read go on to read calls.
             export.begin("calls/all", calls.convert_block)
         with time_step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
@@ -324,7 +325,7 @@ class NsysFile:
         )
 
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
-        """Return the ranges of an earlier inspection that used all of these GLOBs, or None.
+        """Return the ranges from an earlier inspection that used all of the given GLOBs, or None.
 
         The first such inspection is chosen. If a range was open at the end of the capture, the
         inspection is not reused, because the end time of the range depends on other tables.
@@ -352,9 +353,9 @@ class NsysFile:
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return a summary of the contents of the export.
 
-        In the summary, ``candidates`` is the number of ranges for each name that matches a GLOB,
-        and ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are
-        kept for a later :meth:`read`.
+        In the summary, ``candidates`` is the number of ranges per name that matches a GLOB, and
+        ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are kept
+        for a later :meth:`read`.
 
         Raises:
             ProfileError: The file is damaged.
@@ -390,7 +391,7 @@ def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> Nothi
 
     Args:
         export: The open export.
-        notes: Limitations, which say whether kernels were left out.
+        notes: Limitations, which may say that kernels were left out.
     """
     left_out = describe_invalid_times(notes)
     if not left_out:
@@ -402,7 +403,7 @@ def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> Nothi
 
 @contextmanager
 def _open_threads(export: Export) -> Iterator[NsysFile]:
-    """Start the threads that read an export, and stop these threads on exit."""
+    """Start the threads that read an export, and stop them on exit."""
     pool = export.open_pool()
     try:
         yield NsysFile(export)

@@ -10,7 +10,7 @@ QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 query = QUERIES.query
 table_of = QUERIES.find_table
 
-#: Index of the column with the name id in the result of ``calls/at.sql``.
+#: Index of the name id column in the result of ``calls/at.sql``.
 NAME_OF_CALL = 4
 #: Value that queries return for a correlation id or wait start that is NULL.
 NOTHING = -(1 << 40)

@@ -1,4 +1,4 @@
-"""Reads the NVTX ranges of an nsys export, selected by name or by duration."""
+"""Reads the NVTX ranges in an nsys export, selected by name or by duration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
-#: Default codes in ``NVTX_EVENTS.eventType`` for the four kinds of ranges, in ``KINDS`` order.
-#: They are used for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
+#: Default codes in ``NVTX_EVENTS.eventType`` for the four range kinds, in ``KINDS`` order. They are
+#: used for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
     "NvtxStartEndRange": 60,
@@ -29,13 +29,13 @@ _EVENT_TYPES = {
 }
 #: Name prefixes of the CUDA calls that launch GPU work. nsys does not record HIP calls.
 _WORK_CALL_PREFIXES = tuple(start for start in WORK_CALLS if start.startswith("cu"))
-#: Approximate number of rows in a range sample, and number of pieces that form the sample.
+#: Approximate number of rows in a range sample, and number of pieces in the sample.
 SAMPLE_ROWS = 1 << 14
 _SAMPLE_PIECES = 64
 
 
 def read_event_types(export: Export) -> tuple[int, ...]:
-    """Return the codes for the four kinds of ranges, in the order of ``KINDS``.
+    """Return the codes for the four range kinds, in the order of ``KINDS``.
 
     If the export does not list a kind, its code is taken from ``_EVENT_TYPES``.
     """
@@ -97,12 +97,12 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
 def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Assign each row an index for its name, which is its text or else its registered string.
+    """Assign each row the index of its name, which is its text or else its registered string.
 
     Args:
         blocks: Blocks of rows. A block is a tuple of three columns: the registered string id of
             each row, the index of its text (-1 if it has no text), and the texts.
-        strings: Function that takes ids and returns the registered strings with these ids, keyed by
+        strings: Function that takes ids and returns the corresponding registered strings, keyed by
             id.
 
     Returns:
@@ -163,13 +163,13 @@ def read_ranges(
     """Read the ranges whose names match a filter.
 
     A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
-    latest time in the ranges that were read and in the other tables.
+    latest time that occurs in the ranges read or in the other tables.
 
     Args:
         export: The open export.
         names: Filter for the names of the ranges.
-        last_ns: Function that returns the latest time in the other tables, in ns. Called only if
-            there are open ranges.
+        last_ns: Function that returns the latest time in the other tables, in ns. It is called only
+            if there are open ranges.
 
     Returns:
         ranges: The ranges with possible times.
@@ -230,7 +230,7 @@ def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: 
         start_ns: Start times of the ranges.
         end_ns: End times of the ranges.
         keep: Mask of the ranges to consider, or None to consider all ranges.
-        min_ns: Smallest value to return.
+        min_ns: Lower bound on the result.
     """
     rows = slice(None) if keep is None else keep
     times_ns = np.concatenate((start_ns[rows], end_ns[rows]))
@@ -262,8 +262,8 @@ class LongRanges:
             since_ns: Interval start times.
             until_ns: Interval end times.
             of: Thread of each interval, or None if all intervals apply to all threads. This is only
-                a hint for reading less: a range that overlaps an interval of a different thread may
-                still be returned.
+                a hint that allows reading less: a range that overlaps a different thread's interval
+                may still be returned.
         """
         times = intervals.union(since_ns, until_ns)
         columns, named_blocks = [np.empty((3, 0), np.int64)], []
@@ -280,7 +280,7 @@ class LongRanges:
     def _read_blocks(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Iterable[Named]:
-        """Read the rows that :meth:`lasting` needs, given the same arguments, in blocks.
+        """Yield the rows that :meth:`lasting` needs, in blocks. The arguments are the same.
 
         The blocks may include rows that overlap no interval. There are no blocks if all intervals
         are empty, or if the export lacks tables or columns.
@@ -296,7 +296,7 @@ class LongRanges:
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Selection:
-        """Return the criteria for the rows that :meth:`lasting` reads, given the same arguments.
+        """Return the criteria for the rows that :meth:`lasting` reads. The arguments are the same.
 
         Overlapping intervals of a thread are merged. ``threads`` must be distinct and ascending.
         """
@@ -326,8 +326,8 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
         end_ns: End times of the ranges.
         times: Start and end times of the intervals, disjoint and ascending.
     """
-    # Find the first interval that ends after the range starts.
-    # The range overlaps an interval if and only if this interval starts before the range ends.
+    # Find the first interval that ends after the range starts. Some interval overlaps the range if
+    # and only if this interval starts before the range ends.
     first_interval = np.searchsorted(times[1], start_ns, side="right")
     return np.flatnonzero(first_interval < np.searchsorted(times[0], end_ns))
 
@@ -335,7 +335,7 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Renumber names in order of first appearance and drop unused names.
 
-    The numbers then do not depend on rows that were read and later left out.
+    This makes the numbers independent of rows that were read and later left out.
 
     Args:
         name_id: For each row, the index of its name in ``names``, or -1 if it has no name.

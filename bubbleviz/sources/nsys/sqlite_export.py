@@ -26,7 +26,7 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, open_pages, unpack_rows
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
 
-#: Name for the row number in queries. A column with this name would hide the row number.
+#: Name of the row number in queries. A column with this name would hide the row number.
 _ROW_NUMBER = "_rowid_"
 #: Number of rows per part. Reading a part takes about 10 ms.
 #: Larger parts would need more memory and make threads wait longer.
@@ -46,7 +46,7 @@ _KERNEL_COLUMNS = (
     PlainColumn("correlationId", NONE),
     PlainColumn("demangledName", NONE),
 )
-#: Queries that can be answered by decoding pages, with the table columns that they return.
+#: Queries that can be answered by decoding pages, with the table columns they return.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(view="views/kernels/current", columns=_KERNEL_COLUMNS),
     "gpu_work/kernels_and_streams": PageQuery(
@@ -99,7 +99,7 @@ class DirectReader:
 
     Args:
         pages: The open file.
-        stored: Column definitions of its tables, as returned by ``schema.sql``.
+        stored: Column definitions of the file's tables, as returned by ``schema.sql``.
         views: Selected variants of the views that queries read, keyed by view name.
     """
 
@@ -108,7 +108,7 @@ class DirectReader:
     ) -> None:
         self._tables: dict[str, PageTable] = {}
         self._left_to_sqlite: list[str] = []
-        # Name of the table with an unusual page, or "" if no unusual page has been found so far.
+        # Name of the table in which an unusual page was found, or "" if none has been found so far.
         self._unusual_table = ""
         variants = {view.name for view in views.values()}
         for name, page_query in PAGE_QUERIES.items():
@@ -123,7 +123,7 @@ class DirectReader:
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Name what has read the file so far, and if that is SQLite, say why."""
+        """Say what has read the file so far, and if it was SQLite, why."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
@@ -134,7 +134,7 @@ class DirectReader:
         return f"compiled reader{left}"
 
     def _leave(self, name: str) -> None:
-        """Record that the table of a query has an unusual page, so that SQLite reads the file."""
+        """Record that a query's table has an unusual page, so that SQLite reads it from now on."""
         self._unusual_table = self._unusual_table or table_of(name)
 
     def read_columns(self, name: str, first: int, last: int) -> Ints | None:
@@ -163,7 +163,7 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
-        """Drop the given name ids that no call has, and return the others in ascending order.
+        """Return the given name ids that at least one call has, in ascending order.
 
         The result is None if SQLite must search for the names instead.
         """
@@ -179,7 +179,7 @@ class DirectReader:
         return sorted(used)
 
     def _read_or_leave(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
-        """Read the table of a query from its pages, or return None if SQLite must read it.
+        """Read a query's table from its pages, or return None if SQLite must read it.
 
         If a page of the table cannot be decoded, SQLite must read this table and all later ones.
 
@@ -262,7 +262,7 @@ class SqliteExport(export.Export):
         database.create_views(
             {name: f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items()}
         )
-        # The reader for large tables, or the reason why pages cannot be decoded.
+        # The reader for large tables, or the reason why the pages cannot be decoded.
         self.direct: DirectReader | str = ""
         self.opened_files = ExitStack()
         self._of_thread = local()
@@ -278,7 +278,7 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Name what has read the large tables so far, and if that is SQLite, say why."""
+        """Say what has read the large tables so far, and if it was SQLite, why."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 
@@ -291,7 +291,7 @@ class SqliteExport(export.Export):
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that has few rows or has text columns."""
+        """Return the rows of a query that returns few rows or text columns."""
         return self.database.query_rows(query(name), binds)
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
@@ -303,10 +303,9 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Drop the given name ids that no call has, if the pages of the file can be decoded.
+        """Drop the name ids that no call has, if the pages of the file can be decoded.
 
-        Otherwise SQLite searches: all ids are returned if any call has one of the names, and no ids
-        if no call has.
+        Otherwise SQLite searches: all ids are returned if any call has one of the names, else none.
         """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -315,7 +314,7 @@ class SqliteExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Divide a table into parts, and yield for each part a function that reads its rows.
+        """Divide a table into parts, and yield one function per part, which reads the part's rows.
 
         All parts but the last one cover the same number of row numbers. A table with sparse row
         numbers is read as a single part, because most smaller parts would be empty.
@@ -433,7 +432,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
                     f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        # The main thread reads too while it waits, so that all cores are used.
+        # While it waits, the main thread reads too, so that all cores are used.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, open_pages(path) as pages:

@@ -1,4 +1,4 @@
-"""Reads the host, clock, GPUs, threads and profiler overheads of an nsys export."""
+"""Reads the host, clock, GPUs, threads and profiler overheads from an nsys export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
 def read_source(export: Export) -> profile.Source:
-    """Return the host, the nsys and schema versions, and the session start of an export.
+    """Return an export's host, nsys version, schema version and session start.
 
     If the export contains no hostname, the file name identifies the host.
     """
@@ -81,7 +81,7 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
     }
     if all(gpu.device_id == NONE for gpu in gpus.values()):
         gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
-    # If only some of the GPUs have a device number, CUDA does not use the other GPUs.
+    # If only some of the GPUs have a device number, CUDA does not use the remaining GPUs.
     cuda_gpus = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
     by_number = tuple(sorted(cuda_gpus, key=lambda d: d.device_id))
     unknown = profile.Device(None, NONE, "", None)
@@ -100,7 +100,7 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
 
 
 def _parse_uuid(text: str) -> str | None:
-    """Return a UUID, or None if it is unknown: nsys then writes nothing or only zeros."""
+    """Return a UUID, or None if it is unknown (nsys then writes nothing or only zeros)."""
     return text if text.strip("0-") else None
 
 
@@ -112,7 +112,7 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 
     Returns:
         overheads: The intervals with possible times.
-        limitations: A limitation that counts the intervals that were left out, if there are any.
+        limitations: A limitation that counts the omitted intervals, if there are any.
     """
     start_ns, end_ns, thread = export.query_columns("target/overheads")
     overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
@@ -125,7 +125,7 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 
 
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
-    """Return limitations for a missing hostname, session start, thread names and GPU details.
+    """Return limitations for a missing hostname, session start, thread names or GPU details.
 
     A limitation says which tables or columns the export lacks, or which table has no rows.
     """

@@ -1,6 +1,6 @@
-"""Readers for files that contain operations: CSV, Parquet, Arrow, traces, and recordings.
+"""Readers for files that contain operations: CSV, Parquet and Arrow tables, traces and recordings.
 
 ``schema`` defines the columns of a table. ``csv``, ``arrow``, ``traced`` and ``jsonl`` each read
-one kind of file into the columns that ``cells`` defines. ``table`` converts rows of these columns
-to operations. ``open_table`` wraps an open file in any of these formats.
+one kind of file into the columns that ``cells`` defines. ``table`` converts the rows of such
+columns to operations. ``open_table`` represents an open file in any of the formats.
 """

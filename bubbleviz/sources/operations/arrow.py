@@ -1,4 +1,4 @@
-"""Reads tables of operations from Parquet, and from Arrow IPC (Feather) files and streams."""
+"""Reads operation tables from Parquet files, and from Arrow IPC (Feather) files and streams."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def check_installed(
 def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
     """Convert a pyarrow column of numbers or Booleans to a NumPy array without importing pandas.
 
-    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. This would take 40 MB
-    and more time than reading a small table.
+    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. The import would take
+    40 MB, and more time than reading a small table.
 
     Args:
-        column: A pyarrow array, chunked or not.
+        column: A pyarrow array, which may be chunked.
         fill_value: Value to use for nulls.
 
     Returns:
@@ -75,7 +75,7 @@ def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any]
 
 
 def _open_parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the column names of a Parquet file and a function that reads columns by name."""
+    """Return the column names of a Parquet file, and a function that reads columns by name."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -83,7 +83,7 @@ def _open_parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]
 
 
 def _open_arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the column names of an Arrow file or stream and a function that reads columns."""
+    """Return the column names of an Arrow file or stream, and a function that reads columns."""
     import pyarrow as pa
 
     # Do not map the file into memory. If another program truncated it, our process would be killed.
@@ -99,7 +99,7 @@ def open_ipc(file: Any, options: Any = None) -> Any:
         options: ``pyarrow.ipc.IpcReadOptions``, or None for the defaults.
 
     Raises:
-        pyarrow.ArrowInvalid: The file has neither the file format nor the stream format.
+        pyarrow.ArrowInvalid: The file is in neither the file format nor the stream format.
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def open_ipc(file: Any, options: Any = None) -> Any:
         return pa.ipc.open_stream(file, options=options)
 
 
-#: Maps each file kind to its name in messages and the function that opens it.
+#: Maps each file kind to its name in messages and to the function that opens it.
 _OPENED = {"parquet": ("a Parquet table", _open_parquet), "arrow": ("an Arrow table", _open_arrow)}
 
 
@@ -135,7 +135,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
         header, read = opened(path)
         names = select_columns(path, header)
         table = read(names)
-        # By default, pyarrow does not check Arrow files, not even the offsets of their strings.
+        # By default, pyarrow does not check Arrow files, not even their string offsets.
         table.validate(full=True)
         numbers, texts = {}, {}
         for name in names:
@@ -217,7 +217,7 @@ def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
 
     kind = column.type
     if pa.types.is_floating(kind):
-        # Columns of integers with nulls are often stored as floats.
+        # Integer columns with nulls are often stored as floats.
         is_whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py() is not False
         column = column.cast(pa.int64(), safe=False) if is_whole else column
     if pa.types.is_null(kind):

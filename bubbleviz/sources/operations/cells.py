@@ -1,6 +1,6 @@
-"""Stores the columns of an operation table as arrays, and checks and converts their cells.
+"""Stores an operation table's columns as arrays, and checks and converts their cells.
 
-Times become whole nanoseconds, whatever their unit and type in the table.
+Times become whole nanoseconds, regardless of their unit and type in the table.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from bubbleviz.sources.operations.schema import (
     find_start_column,
 )
 
-#: An array of 64-bit integers, or of floats if any number is not whole.
+#: An array of 64-bit integers, or of floats if any number is fractional.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 
-#: Maximum number of characters that a message shows from a cell.
+#: Maximum number of characters of a cell that a message shows.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
-#: Number of texts (iteration, kind, group) and of integers after them in a JSON collective.
+#: Number of texts (iteration, kind, group) and number of integers that follow them in a JSON
+#: collective.
 _N_TEXTS, _N_NUMBERS = 3, 7
-#: Exclusive upper bound on the absolute values of the integers in a JSON collective.
+#: Exclusive upper bound on the absolute value of an integer in a JSON collective.
 _NUMBER_BOUND = 1 << 62
 
 
 def make_row_error(path: str, row: int, reason: str, noun: str = "row") -> ProfileError:
-    """Return the error for a row of a table.
+    """Return the error for a row in a table.
 
     Args:
         path: Path of the table.
-        row: Index of the row, from 0. The message counts from 1.
+        row: Zero-based index of the row. The message counts from 1.
         reason: What is wrong with the row.
-        noun: What the message calls a row, such as "operation".
+        noun: Noun for a row in the message, such as "operation".
     """
     return ProfileError(f"{path}: {noun} {row + 1}: {reason}")
 
 
 def format_cell(cell: object) -> str:
-    """Format the value of a cell for a message: on one line, quoted and shortened."""
+    """Format a cell's value for a message: on one line, quoted and shortened."""
     return repr(to_one_line(str(cell), _MAX_CELL_LENGTH))
 
 
@@ -70,7 +71,7 @@ def trim_texts(code: Ints, texts: Sequence[str]) -> CodedTexts:
     """
     numbering: Numbering[str] = Numbering()
     code_of_text = [numbering.number(text) if (text := raw.strip()) else NONE for raw in texts]
-    # The last entry stands for empty cells.
+    # The last entry is for empty cells.
     code_of_text.append(NONE)
     return CodedTexts(np.array(code_of_text, np.int64)[code], numbering.values)
 
@@ -82,8 +83,8 @@ class NumberColumn:
     Attributes:
         values: One number per row. Empty cells have an arbitrary value.
         filled: Mask of the cells that contain a number or NaN.
-        in_ns: Whether the values are in ns because of the column's type, such as a timestamp type.
-            The unit in the column's name is then ignored.
+        in_ns: Whether the column's type, such as a timestamp type, implies that the values are in
+            ns. The unit in the column's name is then ignored.
     """
 
     values: Numbers
@@ -93,16 +94,16 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class Cells:
-    """The columns of an operation table that belong to the schema.
+    """Those columns of an operation table that belong to the schema.
 
     Attributes:
         path: Path of the file.
         rows: Number of rows.
         numbers: Number columns, keyed by name. A pair column, such as ``microbatch``, is also
-            stored here if the second numbers are in a separate column.
+            stored here if its second numbers are in a separate column.
         texts: Text columns, keyed by name. Empty cells have code -1.
         interval_columns: Interval columns that the reader has already parsed, keyed by name.
-        row_noun: What messages call a row, such as "operation".
+        row_noun: Noun for a row in messages, such as "operation".
         notes: Limitations found while reading the file.
     """
 
@@ -124,8 +125,8 @@ class Cells:
 
         Args:
             is_invalid: Mask of the invalid rows.
-            reason: What is wrong with the row, or a function that takes the index of the row and
-                returns what is wrong.
+            reason: What is wrong with the row, or a function that returns what is wrong, given the
+                row's index.
 
         Raises:
             ProfileError: A row is invalid.
@@ -135,7 +136,7 @@ class Cells:
             raise self.refusal(row, reason if isinstance(reason, str) else reason(row))
 
     def refusal(self, row: int, reason: str) -> ProfileError:
-        """Return the error for a row, given its index from 0. The message counts rows from 1."""
+        """Return the error for a row, given its zero-based index (messages count from 1)."""
         return make_row_error(self.path, row, reason, self.row_noun)
 
     def text(self, name: str) -> CodedTexts:
@@ -156,7 +157,7 @@ class Cells:
 
         Raises:
             ProfileError: A cell contains a number that is not whole, or that is outside the range
-                that the schema allows.
+                allowed by the schema.
         """
         schema = COLUMNS[name]
         column = self.numbers.get(name)
@@ -177,7 +178,7 @@ class Cells:
         return np.where(filled, values.astype(np.int64), schema.empty), filled
 
     def times(self, name: str) -> Ints:
-        """Return a time column in ns. Cells that are empty or NaN become -1.
+        """Return a time column in ns. Empty and NaN cells become -1.
 
         If the table lacks the column, all times are -1.
 
@@ -194,13 +195,13 @@ class Cells:
         """Return the start and end of each operation on its device.
 
         If the table has durations instead of ends, the end is the start plus the duration. Floats
-        are added before the sum is rounded, so that adjacent operations stay adjacent. A row
-        without start and end is an operation that ran nothing on its device.
+        are added before the sum is rounded, so that adjacent operations stay adjacent. A row with
+        neither start nor end is an operation that ran nothing on its device.
 
         Returns:
             start_ns: Start of each operation in ns, or -1 if it has none.
             end_ns: End of each operation in ns, or -1 if it has none.
-            has_span: Mask of the operations that have a start and an end.
+            has_span: Mask of the operations that have both a start and an end.
 
         Raises:
             ProfileError: A row has a start without an end or an end without a start, a time is NaN
@@ -285,9 +286,9 @@ class Cells:
     def intervals(self, name: str) -> BusyIntervals:
         """Parse an interval column, whose cells are texts such as ``12..15 20..31`` in ns.
 
-        The result has one row per interval. Its operation is the table row of the cell. If the
-        table lacks the column, the result is empty. Columns in ``interval_columns`` are returned
-        unchanged.
+        The result has one row per interval. The interval's operation is the table row of its cell.
+        If the table lacks the column, the result is empty. Columns in ``interval_columns`` are
+        returned unchanged.
 
         Raises:
             ProfileError: A cell is not a list of intervals.
@@ -356,7 +357,7 @@ class Cells:
         return DeclaredCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
 
     def _parse_collectives(self, row: int, text: str) -> list[Any]:
-        """Parse the JSON text of a cell. Each collective is a list of its texts and integers.
+        """Parse a cell's JSON text. Each collective is a list of texts and integers.
 
         Args:
             row: Row of the cell, for messages.
@@ -377,7 +378,7 @@ class Cells:
 
 
 def _is_collective(entry: object) -> bool:
-    """Return whether a JSON value is a valid list of a collective's texts and integers.
+    """Return whether a JSON value is a valid collective, which is a list of texts and integers.
 
     The list has three strings and seven integers. The last two integers are the start and the end,
     which must not be before the start. The other integers must be at least -1.

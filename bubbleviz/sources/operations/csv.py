@@ -1,6 +1,6 @@
-"""Reads operation tables from text with commas, semicolons or tabs, gzipped or not.
+"""Reads operation tables from text files with commas, semicolons or tabs, optionally gzipped.
 
-The file is read in blocks of rows. The reader keeps only columns in the schema, as arrays of
+The file is read in blocks of rows. The reader keeps only the columns in the schema, as arrays of
 numbers and text codes. Reading a million rows takes a few seconds.
 """
 
@@ -27,11 +27,12 @@ from bubbleviz.sources.operations.schema import COLUMNS, select_columns
 
 _DELIMITERS = (",", ";", "\t")
 _LINE_END = re.compile(r"[\r\n]")
-#: Number of rows that are converted at a time.
+#: Number of rows to convert at a time.
 _BLOCK_ROWS = 1 << 15
-#: Number of bytes that are decoded at a time.
+#: Number of bytes to decode at a time.
 _PIECE_BYTES = 1 << 20
-#: Maximum length of a cell. A longer cell must start with a quotation mark that is never closed.
+#: Maximum length of a cell. A longer cell is assumed to start with a quotation mark that is never
+#: closed.
 _MAX_CELL_LENGTH = 1 << 26
 
 
@@ -50,7 +51,7 @@ def _parse_header(line: str) -> list[str]:
 
 
 def detect_encoding(head: bytes) -> str:
-    """Return the name of the codec for a text, given its first bytes.
+    """Return the name of the codec for a text, based on its first bytes.
 
     UTF-32 and UTF-16 are recognized by their byte order marks. UTF-16 without a byte order mark is
     recognized if exactly one of the first two bytes is zero. UTF-8 is assumed in all other cases.
@@ -67,7 +68,7 @@ def detect_encoding(head: bytes) -> str:
 
 
 def read_header(head: bytes) -> list[str]:
-    """Return the column names, given the first bytes of a file, or [] if it is not a table.
+    """Return the column names in a file's first bytes, or [] if the file is not a table.
 
     A file is not a table if its first line starts like JSON or XML, or is not printable text.
     """
@@ -88,7 +89,7 @@ def read_header(head: bytes) -> list[str]:
 def read_delimited(path: str, watch: Watch) -> model.Cells:
     """Read a delimited text file, keeping only the columns that belong to the schema.
 
-    The delimiter is the comma, semicolon or tab, whichever occurs most often in the header. Empty
+    The delimiter is a comma, semicolon or tab, whichever occurs most often in the header. Empty
     lines are skipped.
 
     Args:
@@ -108,7 +109,7 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
         try:
             reader = csv.reader(lines, delimiter=_detect_delimiter(first))
             while block := list(islice(reader, _BLOCK_ROWS)):
-                # Empty lines are not rows.
+                # Empty lines do not count as rows.
                 rows = [row for row in block if row]
                 wrong = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
                 if wrong is not None:
@@ -190,10 +191,10 @@ def _describe_wrong_length(
     """Return the error for a row that has more or fewer cells than the header.
 
     Args:
-        collected: The columns of all earlier blocks.
-        index: Index of the row in its block.
+        collected: The columns collected from all earlier blocks.
+        index: Index of the row within its block.
         length: Number of cells in the row.
-        is_torn: Whether the row is the last one of the file and has no line end.
+        is_torn: Whether the row is the last one in the file and has no line end.
     """
     n_columns = len(collected.header)
     reason = f"it has {length} cells, and the header {n_columns}; quote cells with a delimiter"
@@ -207,7 +208,7 @@ def _describe_wrong_length(
 
 @contextmanager
 def _enable_long_cells() -> Iterator[None]:
-    """Raise the cell length limit in the ``csv`` module temporarily, for the whole process."""
+    """Temporarily raise the cell length limit of the ``csv`` module, for the whole process."""
     previous = csv.field_size_limit(_MAX_CELL_LENGTH)
     try:
         yield
@@ -222,7 +223,7 @@ class _Lines:
         lines: Lines with their line ends.
 
     Attributes:
-        last: The line that was returned last, or "" before the first line.
+        last: The line returned last, or "" before the first line.
     """
 
     def __init__(self, lines: Iterator[str]) -> None:
@@ -242,7 +243,7 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
 
     Args:
         path: Path of the file, for messages.
-        pieces: Contents of the file, as consecutive byte strings.
+        pieces: The file's contents, as consecutive byte strings.
 
     Raises:
         ProfileError: The file cannot be decoded with the detected encoding.
@@ -268,13 +269,13 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
 def parse_numbers(
     path: str, first: int, name: str, cells: Sequence[str]
 ) -> tuple[model.Numbers, Bools]:
-    """Parse the cells of a column as numbers.
+    """Parse cells in a column as numbers.
 
     The numbers are integers if all cells are 64-bit integers, and floats otherwise.
 
     Args:
         path: Path of the table, for messages.
-        first: Row of the first cell in the table, for messages.
+        first: Row index of the first cell in the table, for messages.
         name: Name of the column, for messages.
         cells: Consecutive cells, as texts. Blank cells count as empty, and "nan" is accepted.
 

@@ -1,4 +1,4 @@
-"""Provides an open operation file in any of the supported formats."""
+"""Represents an open operation file in any of the supported formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bubbleviz.sources.operations.csv import read_delimited
 from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
-#: Columns that most tables should have, each with the message to show if it is missing.
+#: Columns that most tables should have, along with the message to show if a column is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -40,9 +40,9 @@ class OpenTable:
     Attributes:
         path: Path of the file.
         read_table: Function that reads the file, called once, on first use.
-        expected_columns: Columns that most files should have, each with the message to show if it
-            is missing.
-        facts: Function that returns more properties of the file as (name, value) pairs.
+        expected_columns: Columns that most files should have, along with the message to show if a
+            column is missing.
+        facts: Function that returns further properties of the file, as (name, value) pairs.
     """
 
     path: str
@@ -81,7 +81,7 @@ class OpenTable:
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the file: operations per phase, ranks, missing columns and facts."""
+        """Return a summary of the file: operations per phase, ranks, missing columns, and facts."""
         del globs
         table = self._table
         operations = table.operations
@@ -118,13 +118,14 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     """
     source = Source(
         path=path,
-        # Ranks whose host is not in the table get this host, so that all tables form one run.
+        # This host is used for ranks whose host is not in the table, so that all tables form one
+        # run.
         host="table",
         host_known=False,
         format=kind,
         session_clock_ns=0,
         device="rank",
-        # Tables without a column "clock" share this clock, even if their hosts differ.
+        # Tables without a column "clock" share this clock, even if they come from different hosts.
         clock=DeclaredClock("tables"),
     )
 

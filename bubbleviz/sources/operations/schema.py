@@ -1,7 +1,7 @@
-"""The operation schema, which defines the columns of a table and the contents of their cells.
+"""The operation schema, which defines a table's columns and the contents of their cells.
 
-All input formats are converted to these columns: CSV, Parquet and Arrow tables, traces, and
-recordings. Reports export the same columns. ``bubbleviz guide tables`` describes the columns.
+All input formats (CSV, Parquet and Arrow tables, traces, and recordings) are converted to these
+columns. Reports export the same columns. ``bubbleviz guide tables`` describes the columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Column:
     """A column in the operation schema.
 
     Attributes:
-        kind: Kind of value in the cells.
+        kind: Kind of value that the cells contain.
         meaning: Short description of the column, for users.
         unit: Unit of the times in the column, such as "ns", or "" if it contains no times.
         minimum: Smallest valid value in a column of whole numbers.
@@ -52,16 +52,16 @@ class Column:
     empty: int = NONE
 
 
-#: Length of each time unit in ns, finest first.
-#: If a table has the same time in several units, only the column with the finest unit is used.
+#: Length of each time unit in ns, finest unit first. If a table has the same time in several units,
+#: only the column with the finest unit is used.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-#: Maximum absolute value of a time in ns. The difference of two times then fits into 64 bits.
+#: Maximum absolute value of a time in ns, such that the difference of two times fits in 64 bits.
 MAX_TIME_NS = 1 << 62
-#: Largest valid rank number. Stages and pipelines have the same limit.
+#: Largest valid rank number. The same limit applies to stages and pipelines.
 MAX_RANK = 999_999
-#: Names of the start and end columns without unit, in order of preference.
+#: Names of the start and end columns without their unit, in order of preference.
 _START_NAMES, _END_NAMES = ("start",), ("end", "duration")
-#: Maximum number and length of the column names in a message. Further columns are counted.
+#: Maximum number and length of column names in a message. Further columns are only counted.
 _MAX_NAMES, _MAX_NAME_LENGTH = 20, 40
 
 
@@ -77,7 +77,7 @@ def _time(meaning: str, unit: str = "ns") -> Column:
     return Column(CellKind.TIME, meaning, unit)
 
 
-#: All columns of the schema, keyed by name. If a column allows -1, -1 means unknown.
+#: All columns of the schema, keyed by name. In columns that allow it, -1 means unknown.
 COLUMNS: Mapping[str, Column] = {
     "rank": _whole("number of the rank", maximum=MAX_RANK),
     "phase": Column(CellKind.TEXT, "phase label, in any case"),

@@ -19,13 +19,13 @@ from bubbleviz.model.profile import DeclaredClock, Source
 from bubbleviz.sources.operations.cells import Cells, format_cell, trim_texts
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
-#: Matches one number, or the two numbers of a fused operation, such as ``7;3``.
+#: Matches one number, or the two numbers of a fused operation, as in ``7;3``.
 _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 #: Matches an iteration number, which may be long because some programs use a timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 #: Matches the names that reports give to iterations without a range, such as ``after 3``.
 _NEIGHBOR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
-#: Columns that identify an operation, together with its times.
+#: Columns that, together with the times, identify an operation.
 _IDENTITY = (
     *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
     *("second_chunk", "occurrence"),
@@ -36,7 +36,7 @@ _HASH_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 
 @dataclass(frozen=True)
 class _Spans:
-    """Start and end of each operation on its device in ns, or -1 if ``has_span`` is False."""
+    """Start and end of each operation on its device, in ns, or -1 if ``has_span`` is False."""
 
     start_ns: Ints
     end_ns: Ints
@@ -44,7 +44,7 @@ class _Spans:
 
 
 def parse_iteration_number(name: str) -> int:
-    """Return the iteration number in a name, or -1 for other names, such as ``after 3``."""
+    """Return the iteration number in a name, or -1 for a non-number such as ``after 3``."""
     match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
@@ -67,7 +67,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
         _refuse_two_stages(cells, operations, virtual_stage)
-    # If the table has no column "chunk", the virtual stages number the chunks of a rank.
+    # If the table has no column "chunk", the virtual stages number each rank's chunks.
     _refuse_repetition(cells, operations, spans)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")
@@ -105,14 +105,14 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
 
 
 def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
-    """Read the ranks in a table, and assign each row to its rank.
+    """Read the ranks in a table, and assign each row to a rank.
 
     Returns:
         rank_index: For each row, the index of its rank in ``ranks``.
         ranks: The ranks, sorted by rank number.
 
     Raises:
-        ProfileError: A row has no rank, or two rows of a rank disagree about the rank.
+        ProfileError: A row has no rank, or two rows of the same rank contradict each other.
     """
     number, is_filled = cells.whole("rank")
     cells.refuse(~is_filled, "rank is empty; fill it")
@@ -143,7 +143,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 
 
 def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClock | None]:
-    """Return the clock of each rank, or None for a rank without a name in the column ``clock``.
+    """Return each rank's clock, or None for a rank without a name in the column ``clock``.
 
     If the table has a column ``clock_uncertainty_ns``, a report wrote the table, and its clocks are
     already aligned.
@@ -154,7 +154,7 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
         count: Number of ranks.
 
     Raises:
-        ProfileError: Two rows of a rank have different clocks or uncertainties.
+        ProfileError: Two rows of the same rank have different clocks or uncertainties.
     """
     names = _read_rank_texts(cells, rank_index, count, "clock")
     uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
@@ -170,7 +170,7 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
 def _read_rank_numbers(
     cells: Cells, rank_index: Ints, count: int, name: str
 ) -> Sequence[int | None]:
-    """Return the number of each rank in a column such as ``stage``, or None if it is unknown.
+    """Return each rank's number in a column such as ``stage``, or None if it is unknown.
 
     Args:
         cells: Cells in the table.
@@ -179,7 +179,7 @@ def _read_rank_numbers(
         name: Name of the column.
 
     Raises:
-        ProfileError: Two rows of a rank have different numbers.
+        ProfileError: Two rows of the same rank have different numbers.
     """
     values, _ = cells.whole(name)
     of_rank = _select_value_per_rank(cells, rank_index, count, name, values, str)
@@ -187,7 +187,7 @@ def _read_rank_numbers(
 
 
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
-    """Return the text of each rank in a column such as ``host``, or None if it is unknown.
+    """Return each rank's text in a column such as ``host``, or None if it is unknown.
 
     Arguments and errors are the same as for :func:`_read_rank_numbers`.
     """
@@ -217,7 +217,7 @@ def _select_value_per_rank(
         format_value: Function that formats a value for the error message.
 
     Raises:
-        ProfileError: Two rows of a rank have different values.
+        ProfileError: Two rows of the same rank have different values.
     """
     rows = np.flatnonzero(values != NONE)
     if len(rows) == 0:
@@ -235,7 +235,7 @@ def _refuse_two(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> None:
-    """Raise an error if two rows of the same group (a rank or a chunk) have different values.
+    """Raise an error if two rows in the same group (a rank or a chunk) have different values.
 
     ``group``, ``rows`` and ``values`` have one entry for each row to compare.
 
@@ -269,7 +269,7 @@ def _refuse_two(
 
 
 def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints) -> None:
-    """Raise an error if a chunk of a rank has two virtual stages.
+    """Raise an error if a rank's chunk has two virtual stages.
 
     Only forwards and backwards whose virtual stage is known are compared.
 
@@ -291,7 +291,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
     Returns:
         iteration: For each row, the index of its iteration in ``names``, or -1 if it has none.
-        names: Iteration names: a whole number or a name such as ``after 3``.
+        names: Iteration names, each a whole number or a name such as ``after 3``.
 
     Raises:
         ProfileError: A name is neither a whole number nor a name such as ``after 3``.
@@ -311,7 +311,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
-    """Return the operations without device times: their phases, numbers, names and host times.
+    """Return all fields of the operations except their device times.
 
     If a row has no host time, the device time is used instead. A host end before the host start is
     replaced by the host start.
@@ -423,7 +423,7 @@ def _parse_texts(
         cells: Cells of the table, for errors.
         column: The column to parse.
         parse: Function that returns the numbers in a text, or None if the text is malformed.
-        explain: Function that returns what is wrong with a malformed text.
+        explain: Function that explains what is wrong with a malformed text.
         n_numbers: Number of values that ``parse`` returns per text.
 
     Returns:
@@ -437,7 +437,7 @@ def _parse_texts(
     for code, text in enumerate(column.texts):
         numbers = parse(text)
         if numbers is None:
-            # A malformed text is not an error if no cell uses it, as in an unused category.
+            # A malformed text is not an error if no cell uses it, as with an unused category.
             cells.refuse(column.code == code, explain(text))
         numbers_of_text.append(numbers or missing)
     # The last entry is for empty cells, whose code is -1.
@@ -448,9 +448,9 @@ def _parse_texts(
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
     """Raise an error if the table contains the same forward or backward twice.
 
-    Two rows are the same operation if all columns in ``_IDENTITY`` are equal, and the start and end
-    times too. For rows that have both an iteration and an occurrence number, times do not matter.
-    Rows without device times or without a microbatch are not checked.
+    Two rows are the same operation if they agree in all columns in ``_IDENTITY`` and in their start
+    and end times. For rows that have both an iteration and an occurrence number, the times do not
+    matter. Rows without device times or without a microbatch are not checked.
 
     Raises:
         ProfileError: Two rows are the same operation.
@@ -480,7 +480,7 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
 
 
 def _has_distinct_hashes(columns: Sequence[Ints]) -> bool:
-    """Return True if the rows are certainly distinct, because their hashes are.
+    """Return True if the rows are certainly distinct because their hashes are.
 
     If the result is False, the rows may still be distinct. One sort of the hashes is much faster
     than grouping by all columns.

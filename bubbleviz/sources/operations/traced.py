@@ -1,4 +1,4 @@
-"""Reads operations that a tracer in the training program wrote as Chrome trace events.
+"""Reads operations that a tracer in the training program has written as Chrome trace events.
 
 The name of an event is a word for a pass, such as "forward", and ``args`` contains the numbers of
 the operation, such as its microbatch. MegaScan, the tracer of MegatronApp
@@ -31,8 +31,8 @@ from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 #: Exclusive upper bound on the numbers in ``args``. Larger numbers are ignored.
 _MAX_NUMBER = 1 << 31
-#: Maximum fraction of a trace's operations that may occur on several threads of a rank.
-#: If the fraction is larger, the trace contains several runs.
+#: Maximum fraction of a trace's operations that may occur on several threads of a rank. A larger
+#: fraction means that the trace contains several runs.
 _MAX_SHARED = 0.05
 
 
@@ -41,7 +41,7 @@ def _make_field(name: str) -> Any:
 
 
 class OperationArgs(msgspec.Struct, gc=False):
-    """The numbers in the ``args`` of an operation, under their full names and abbreviations."""
+    """The numbers in an operation's ``args``, under their full names and abbreviations."""
 
     iteration: int | None = None
     microbatch: int | None = None
@@ -65,8 +65,8 @@ def _pair_events(
 ) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the begin event and the end event of each operation.
 
-    An end event belongs to the begin event that was opened last on its thread, whatever the names.
-    A complete event (X) is yielded as both. Events without a partner are dropped.
+    An end event belongs to the begin event that was opened last on its thread, regardless of their
+    names. A complete event (X) is yielded as both. Events without a partner are dropped.
 
     Args:
         events: Events sorted by thread and time. At equal times, end events come first.
@@ -167,8 +167,8 @@ def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], l
 def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
     """Read all events in a trace, sorted by thread and start time.
 
-    At equal times, end events come first. The other events are sorted by descending end time, so
-    that longer events precede the events inside them.
+    At equal times, end events come first. All other events with the same time are sorted by
+    descending end time, so that longer events precede the events inside them.
     """
     blocks = [np.empty((5 + len(_FIELDS), 0), np.int64)]
     blocks += [_make_rows(block) for block in file.blocks()]
@@ -237,7 +237,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
 
 
 def _fill_missing(column: Ints, substitute: Ints) -> Ints:
-    """Return a column with its missing values replaced by the values of another column."""
+    """Return a column with its missing values replaced by values from another column."""
     return np.where(column == MISSING, substitute, column)
 
 

@@ -1,1 +1,1 @@
-"""Reader for AMD GPU profiles: SQLite files from ``rocprofv3`` (rocpd) and rocmProfileData."""
+"""Readers for AMD GPU profiles: SQLite files from ``rocprofv3`` (rocpd) and rocmProfileData."""

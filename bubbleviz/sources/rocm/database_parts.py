@@ -1,10 +1,10 @@
-"""Query the databases written by ROCm's profilers, one process at a time.
+"""Queries the databases written by ROCm's profilers, one process at a time.
 
 ``rocprofv3`` appends the GUID of the process to its table names (``rocpd_region_<GUID>``), and a
 merged file contains several processes. Row ids are unique only within one GUID. Queries must
 therefore never join rows of two processes. For this reason, they read views that contain the rows
-of one process, which is a *part* of the file. A view has only the columns that queries require.
-Nothing else in the file is read, in particular not the command lines and environments in
+of a single process, which is a *part* of the file. A view contains only the columns that queries
+require. Nothing else in the file is read, in particular not the command lines and environments in
 ``rocpd_info_process``, which may contain secrets.
 
 Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
@@ -43,9 +43,9 @@ RPD = Queries(
 
 #: Matches a GUID at the end of a table name. Underscores separate the groups of digits.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
-#: Name prefix of the view variants for tables that lack a column.
+#: Name prefix of the view variants for tables with a missing column.
 _DEGRADED_VARIANT = "without_"
-#: Queries for rocpd files that are answered by reading database pages directly, without SQLite.
+#: Queries on rocpd files that are answered by reading database pages directly, without SQLite.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(
         view="views/dispatches/current",
@@ -94,7 +94,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
         key="id",
     ),
 }
-#: Names of the text columns. All other columns contain integers.
+#: Names of the columns that contain text. All other columns contain integers.
 _TEXT_COLUMNS = frozenset(
     (
         "display_name",
@@ -119,8 +119,8 @@ def _select_column(column: str, declared_type: str) -> str:
     """Return an SQL expression that selects a column and converts its values to integers.
 
     Tools that copy a file may store integers as texts or floats. No conversion is needed for text
-    columns, or if the column was declared as an integer, because SQLite has then converted the
-    values already. Values that are not equal to an integer are selected unchanged.
+    columns, nor for columns that were declared as integers, because SQLite has already converted
+    their values. Values that are not equal to an integer are selected unchanged.
 
     Args:
         column: Name of the column.
@@ -134,17 +134,17 @@ def _select_column(column: str, declared_type: str) -> str:
 
 
 class Part:
-    """The tables in one part of a file: all tables with the same GUID, or the rows of one process.
+    """The tables in one part of a file: all tables with the same GUID, or one process's rows.
 
     Creating a part replaces the views of the database, so only the newest part can be queried.
 
     Args:
         database: The open file.
-        queries: Queries for files of this profiler.
+        queries: Queries for files from this profiler.
         names: Table names in the file, keyed by table name in queries.
         stored: Columns of each table, keyed by table name in the file.
-        guid: GUID of the process whose rows are read, or "" to read all rows.
-        rows: First and last row number of the process in each table, keyed by table name in the
+        guid: GUID of the process whose rows to read, or "" to read all rows.
+        rows: The process's first and last row number in each table, keyed by table name in the
             file. Tables without an entry are searched completely.
         pages: Database pages of the file, or None if the pages cannot be read directly.
     """
@@ -169,7 +169,8 @@ class Part:
         }
         self._views = queries.select_views(self.schema)
         rows = rows or {}
-        # Parts of the same tables differ only in the view "part", so the other views are kept.
+        # Parts that use the same tables differ only in the view "part", so the other views are
+        # kept.
         statements = {"part": self._define_part(guid, rows)}
         for base, table in names.items():
             is_filtered = bool(guid) and "guid" in self.schema[base]
@@ -183,8 +184,8 @@ class Part:
     def _define_part(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> str:
         """Return the statement that creates the view ``part``.
 
-        The view has one row, with the GUID of this part and its first and last row number in each
-        table.
+        The view has a single row, which contains this part's GUID and its first and last row number
+        in each table.
         """
         quoted = guid.replace("'", "''")
         bounds = {base: rows.get(table, (1, 0)) for base, table in self._names.items()}
@@ -195,14 +196,14 @@ class Part:
         return f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{columns}"
 
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
-        """Return the statement that creates the view of a table.
+        """Return the statement that creates a table's view.
 
-        The view has the name that the table has in queries. It contains only the columns that
+        The view has the name that queries use for the table. It contains only the columns that
         queries read, converted by :func:`_select_column`.
 
         Args:
             base: Name of the table in queries.
-            is_filtered: Whether only rows with the GUID of this part are selected.
+            is_filtered: Whether to select only rows with this part's GUID.
             has_bounds: Whether the view ``part`` contains the first and last row number of the part
                 in this table.
         """
@@ -223,11 +224,11 @@ class Part:
         return self._queries.again
 
     def select_process(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> Part:
-        """Return the part of these tables that contains only the rows of one process.
+        """Return the part of the tables that contains only one process's rows.
 
         Args:
             guid: GUID of the process.
-            rows: First and last row number of the process in each table, keyed by table name in the
+            rows: The process's first and last row number in each table, keyed by table name in the
                 file.
         """
         return Part(self._database, self._queries, self._names, self._stored_tables, guid, rows)
@@ -252,7 +253,7 @@ class Part:
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query needs but the file lacks.
+        """Return the tables and columns that a query needs and the file lacks.
 
         If the query reads a view with several variants, the variant for which the fewest tables and
         columns are missing is used. Variants for tables that lack a column (``_DEGRADED_VARIANT``)
@@ -281,8 +282,8 @@ class Part:
 
         Args:
             name: Name of the query.
-            table: Name of an optional table. If the file lacks this table, no rows are returned
-                instead of an error being raised.
+            table: Name of an optional table. If the file lacks this table, no rows are returned,
+                and no error is raised.
 
         Raises:
             SchemaError: A table or column that the query needs is missing.
@@ -301,9 +302,9 @@ class Part:
         return self._database.query_columns(query) if columns is None else columns
 
     def read_events(self) -> PackedRows:
-        """Return the event table, with the texts of the events.
+        """Return the event table, along with the events' texts.
 
-        If the pages of the file cannot be read directly, all texts must be queried.
+        If the file's pages cannot be read directly, all texts must be queried.
 
         Returns:
             columns: Id, category, stack id, correlation id and text length of each event,
@@ -344,7 +345,7 @@ class Part:
         return self._pages.open_table(self._stored[table], query)
 
     def query_rows(self, name: str, n_integers: int = 0) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, or no rows if the file lacks a table or column that it needs.
+        """Return the rows of a query, or no rows if the file lacks a required table or column.
 
         Args:
             name: Name of the query.
@@ -367,7 +368,7 @@ class Part:
         return rows
 
     def query_texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
-        """Return the texts that a query returns, keyed by id, or {} if the query cannot run.
+        """Return the texts returned by a query, keyed by id, or {} if the query cannot run.
 
         Empty texts are left out.
 
@@ -391,14 +392,14 @@ class Part:
     def query_texts_of_rows(
         self, name: str, ids: Ints, *, read_all: bool
     ) -> tuple[Ints, list[str]]:
-        """Return the ids that a query finds, and the text of each id.
+        """Return the ids found by a query, and the text of each id.
 
         The result is empty if the query cannot run.
 
         Args:
             name: Name of the query.
             ids: Ids to look up.
-            read_all: Whether the query reads the texts of all rows of the table. This is faster if
+            read_all: Whether the query reads the texts of all rows in the table, which is faster if
                 nearly all texts are needed.
 
         Raises:
@@ -436,7 +437,7 @@ def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[s
 
     Args:
         tables: Table names in a file.
-        queries: Queries for files of this profiler. Tables that no query reads are left out.
+        queries: Queries for files from this profiler. Tables that no query reads are left out.
 
     Returns:
         One dictionary per GUID, in ascending order of the GUIDs. Tables without a GUID come first.

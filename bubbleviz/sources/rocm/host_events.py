@@ -1,4 +1,4 @@
-"""Classifies host events in rocpd: calls, ROCTx ranges, and functions in the program.
+"""Classifies host events in rocpd: calls, ROCTx ranges, and functions of the program.
 
 In the table, a ROCTx range has the name of a function (``roctxThreadRangeA``, or
 ``roctxRangePushA`` before ROCm 7). The text of the range is the key ``message`` in the JSON of the
@@ -6,7 +6,7 @@ event's ``extdata``.
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
 ``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
-other categories. A function of the program is read as a range that is named after the function.
+other categories. Each is read as a range that is named after the function.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-#: Matches names of library functions that a program calls, such as HIP, HSA and RCCL functions.
+#: Matches the names of library functions that a program calls, such as HIP, HSA and RCCL functions.
 _CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu|amd_|nccl|mscclpp|roc)[A-Z_]")
-#: Matches names of RCCL functions, which may make other calls.
+#: Matches the names of RCCL functions, which may themselves make other calls.
 _COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
-#: Matches names of ROCTx functions whose ranges may overlap, such as roctxRangeStartA.
+#: Matches the names of ROCTx functions whose ranges may overlap, such as roctxRangeStartA.
 _START_STOP = re.compile(r"roctx(?:ProcessRange|RangeStart)")
 _ROCTX_RANGE = re.compile(r"roctx\w*Range")
 
 
 class HostEventKind(IntEnum):
-    """Kind of a host event."""
+    """The kind of a host event."""
 
-    LEFT_OUT = 0  # a marker, a call that controls the profiler, or an event of the driver
+    LEFT_OUT = 0  # a marker, a call that controls the profiler, or a driver event
     CALL = 1
-    COLLECTIVE = 2  # a call of RCCL, which is read as a range with the name of the function
-    PUSHED = 3  # a ROCTx range that is nested in or disjoint from the other ranges of its thread
+    COLLECTIVE = 2  # a call to RCCL, which is read as a range named after the function
+    PUSHED = 3  # a ROCTx range that is nested in, or disjoint from, all other ranges on its thread
     STARTED = 4  # a ROCTx range that may overlap other ranges
-    FUNCTION = 5  # a function of the program, which is a range with the name of the function
+    FUNCTION = 5  # a function of the program, which is read as a range named after the function
 
 
 def classify_host_event(category: str, name: str) -> HostEventKind:

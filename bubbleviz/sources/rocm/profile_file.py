@@ -1,4 +1,4 @@
-"""Build a profile from a file that one of ROCm's profilers wrote."""
+"""Builds a profile from a file written by one of ROCm's profilers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bubbleviz.timing import time_step
 
 #: Advice on how to record missing data, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
-#: Names of the kernel table and of the copy table, keyed by format.
+#: Names of the kernel table and the copy table, keyed by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
 #: Index of the stream column in a block of kernels, and in a block of copies.
 _STREAM, _COPY_STREAM = 6, 5
@@ -36,14 +36,13 @@ _STREAM, _COPY_STREAM = 6, 5
 def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     """Make the times of kernels or copies relative to ``zero_ns``.
 
-    If start and end are both 0, the times are missing, and stay 0. In any other row, a start of 0
-    or less is invalid. The row then gets the start 0 and the end -1, so that it is later rejected
-    as impossible.
+    If start and end are both 0, the times are missing and stay 0. In all other rows, a start of 0
+    or less is invalid. Such a row gets the start 0 and the end -1, so that it is later rejected as
+    impossible.
 
     Args:
         block: Columns of kernels or copies. The first two columns are start and end.
-        zero_ns: Time on the node's clock that is subtracted from all times (see
-            :func:`_find_zero`).
+        zero_ns: Time on the node's clock to subtract from all times (see :func:`_find_zero`).
     """
     times = block[:2] - zero_ns
     times[:, block[0] <= 0] = [[0], [NONE]]
@@ -52,14 +51,14 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
 
 
 def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
-    """Concatenate blocks of calls or ranges, and leave out the rows whose times are not possible.
+    """Concatenate blocks of calls or ranges, leaving out the rows with impossible times.
 
     The times of the kept rows are then made relative to ``zero_ns``. A row is kept if its start is
     positive and :func:`~bubbleviz.model.profile.mask_possible` accepts its times.
 
     Args:
         blocks: At least one block of columns. The first two columns are start and end.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
 
     Returns:
         The columns of the kept rows.
@@ -86,7 +85,7 @@ def _build_activities(
 
     Args:
         recording: Contents of the file.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
         thread: Thread of each call.
 
     Returns:
@@ -123,7 +122,7 @@ def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
 
     Args:
         recording: Contents of the file.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
 
     Raises:
         ProfileError: The recording is damaged.
@@ -152,10 +151,10 @@ def _join_copies(
 
     Args:
         recording: Contents of the file.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
         activities: All activities, kernels first.
-        group: Sort key of each activity, in the order of the recording. None if the activities were
-            not sorted.
+        group: Sort key of each activity, in recording order. None if the activities were not
+            sorted.
     """
     columns = [np.empty((2, 0), np.int64)]
     for block, details in zip(recording.copies, recording.copy_details, strict=True):
@@ -219,11 +218,11 @@ def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
 
 
 def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCalls:
-    """Return the calls of a recording whose times are possible.
+    """Return the calls in a recording that have possible times.
 
     Args:
         recording: Contents of the file.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
     """
     columns = _keep_valid_times(recording.calls, zero_ns)
     start_ns, end_ns, thread, correlation_id, name_id = columns
@@ -232,14 +231,14 @@ def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCa
 
 
 def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
-    """Return the ranges of a recording whose times are possible.
+    """Return the ranges in a recording that have possible times.
 
     ``names`` of the result is empty, and ``name_id`` contains indices into
     ``recording.range_texts``.
 
     Args:
         recording: Contents of the file.
-        zero_ns: Time on the node's clock that is subtracted from all times.
+        zero_ns: Time on the node's clock to subtract from all times.
     """
     start_ns, end_ns, thread, kind, name_id = _keep_valid_times(recording.ranges, zero_ns)
     ranges = in_memory.make_ranges(start_ns, end_ns, thread, name_id, ())
@@ -249,8 +248,7 @@ def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
 def _find_zero(recording: RocmRecording) -> int:
     """Return the time on the node's clock that becomes time 0 of the profile.
 
-    The result is 1 ns before the earliest start in the file. Starts of 0 or less are ignored. If
-    there are no other starts, the result is 0.
+    The result is 1 ns before the earliest positive start in the file, or 0 if no start is positive.
     """
     tables = (recording.kernels, recording.copies, recording.calls, recording.ranges)
     starts = (block[0][block[0] > 0] for blocks in tables for block in blocks)
@@ -260,7 +258,7 @@ def _find_zero(recording: RocmRecording) -> int:
 def _describe_source(recording: RocmRecording, zero_ns: int) -> profile.Source:
     """Return the source of a recording: its file, host, format and session clock.
 
-    If the hostname is unknown, the name of the file is used as the host.
+    If the hostname is unknown, the file name is used as the host.
     """
     return profile.Source(
         path=recording.path,
@@ -293,7 +291,7 @@ def _explain_missing_kernels(
     Args:
         recording: Contents of the file.
         work: Kernels and copies of the recording.
-        notes: Limitations that report the kernels that were left out.
+        notes: Limitations that report omitted kernels.
         n_calls: Number of calls.
     """
     if work.kernels:
@@ -312,7 +310,7 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
     Args:
         recording: Contents of the file.
         n_calls: Number of calls.
-        n_ranges: Number of ranges, without ROCTx ranges that have no text.
+        n_ranges: Number of ranges, excluding ROCTx ranges without a text.
     """
     again = _RECORD_AGAIN[recording.format]
     if not n_calls:
@@ -335,8 +333,8 @@ def _iter_limitations(
     """Yield the limitations of a recording.
 
     After ``recording.limitations``, limitations for unnamed ranges, unnamed calls and missing work
-    are yielded. Kernels are reported as missing if the recording has none, but has calls that
-    launch kernels. Copies are reported as missing in the same way.
+    are yielded. Kernels are reported as missing if the recording has no kernels but has calls that
+    launch kernels. The same applies to copies.
 
     Args:
         recording: Contents of the file.
@@ -374,8 +372,8 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
 
     Args:
         path: Path of the file.
-        jobs: Number of threads. Ignored, because a single thread reads the file.
-        watch: Function that is called with the fraction of the file that has been read.
+        jobs: Ignored, because a single thread reads the file.
+        watch: Callback that receives the fraction of the file that has been read so far.
         kind: Format of the file, "rocpd" or "rpd".
     """
     with time_step("read tables") as rows:

@@ -1,9 +1,9 @@
-"""Read the files written by ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
+"""Reads the files written by ROCm's profilers, ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
 In rocpd, the events of a kernel and of the call that launched it have the same
 ``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
-correlation id in ``stack_id``. ``correlation_id`` contains an id that the program supplied. Times
-are nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a
+correlation id in ``stack_id``. ``correlation_id`` contains an id supplied by the program. Times are
+in nanoseconds on the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files from a
 node share one clock.
 
 rpd is an older format. ``rocpd_api`` contains host calls and ranges, ``rocpd_op`` contains device
@@ -46,12 +46,12 @@ from bubbleviz.sources.sqlite.database import Database, open_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Number of bits for the thread id and the process id in a thread number.
-#: From the lowest bits up, a thread number consists of thread id, process id, and part number.
+#: Number of bits for the thread id and for the process id in a thread number. From the lowest bits
+#: up, a thread number consists of thread id, process id, and part number.
 _TID_BITS, _PID_BITS = 24, 24
-#: Largest value of a 32-bit correlation id, which means that there is no id.
+#: Largest 32-bit value. As a correlation id, it means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
-#: Name prefix of the kernels with which the runtime (ROCm/clr) copies and fills memory.
+#: Name prefix of the kernels that the runtime (ROCm/clr) uses to copy and fill memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
 #: Index of the size column in gpu_work/copies.
@@ -64,7 +64,7 @@ class RocmRecording:
     """The contents of a file written by one of ROCm's profilers.
 
     Kernels, copies, calls and ranges are lists of blocks. A block is a sequence of columns with one
-    row per event. Every process (part of the file) adds separate blocks.
+    row per event. Each process (part of the file) adds its own blocks.
 
     Attributes:
         path: Path of the file as the user gave it.
@@ -78,13 +78,13 @@ class RocmRecording:
             ``call_names``.
         ranges: Blocks with the columns start, end, thread, :class:`HostEventKind`, and index into
             ``range_texts``.
-        kernel_names: Distinct names of kernels.
-        call_names: Distinct names of called functions.
-        range_texts: Range texts. Equal texts of different events are stored separately.
-        n_copies: Number of copies in the copy tables. Kernels that copy are not included.
+        kernel_names: Distinct kernel names.
+        call_names: Distinct names of the called functions.
+        range_texts: Range texts. Equal texts from different events are stored separately.
+        n_copies: Number of copies in the copy tables, excluding kernels that copy memory.
         n_unnamed_ranges: Number of ranges that were left out because they have no text.
         n_unnamed_calls: Number of calls and ranges whose function has no name.
-        threads: Threads whose names are known.
+        threads: The threads whose names are known.
         devices: GPUs.
         limitations: Limitations for data that the file lacks.
         host: Hostname, or None if it was not recorded.
@@ -125,7 +125,7 @@ class RocmRecording:
             self.limitations.append(note)
 
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
-        """Add kernels. Kernels with which the runtime copies or fills memory are added as copies.
+        """Add kernels. Kernels that the runtime uses to copy or fill memory are added as copies.
 
         The sizes of these copies are unknown. The direction is -1 for a fill and
         ``Direction.UNKNOWN`` for a copy.
@@ -153,8 +153,8 @@ class RocmRecording:
         """Add a block of copies and fills.
 
         Args:
-            block: Columns as in the attribute ``copies``.
-            details: Columns as in the attribute ``copy_details``, for the same rows.
+            block: The same columns as in the attribute ``copies``.
+            details: The same columns as in the attribute ``copy_details``, for the same rows.
         """
         self.copies.append(block)
         self.copy_details.append(details)
@@ -173,22 +173,22 @@ class RocmRecording:
 
 
 def mask_texts(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
-    """Return a mask of the texts that pass a test, which is called once for each text."""
+    """Return a mask of the texts that pass a test, which is called once per text."""
     return np.array([bool(test(text)) for text in texts], bool)
 
 
 def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
-    """Replace ids by the values that a table assigns to them.
+    """Replace ids with the values that a table assigns to them.
 
     Args:
         values: Ids to replace.
-        table: New value of each known id.
+        table: The new value of each known id.
 
     Returns:
-        translated: New value of each id. An id that is not in the table is returned unchanged.
-        is_unknown: Mask of the ids that are not in the table, except the id -1.
+        translated: The new value of each id. Ids that are not in the table are returned unchanged.
+        is_unknown: Mask of the ids that are not in the table, except -1.
     """
-    # Index -1, for an id that is not in the table, selects the dummy entry at the end.
+    # The index -1, for an id that is not in the table, selects the dummy entry at the end.
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
     index = find_positions(keys[:-1], values)
     is_missing = index == NONE
@@ -196,7 +196,7 @@ def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
 
 
 def number_threads(process: Ints, tid: Ints) -> Ints:
-    """Combine process numbers and thread ids into thread numbers, or -1 for an unknown process."""
+    """Combine process numbers and thread ids into thread numbers. Unknown processes give -1."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
@@ -224,8 +224,8 @@ def narrow_ids(column: Ints) -> Ints:
 _Rows = Sequence[tuple[Any, ...]]
 #: Maximum number of hosts that a message names.
 _MAX_NAMED_HOSTS = 4
-#: Maximum number of processes in one table for which every query scans the whole table.
-#: For more processes, it is faster to determine the row numbers of each process first.
+#: Maximum number of processes in a table for every query to scan the whole table. For more
+#: processes, it is faster to first determine each process's row numbers.
 _MAX_SCANNED_PROCESSES = 8
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
@@ -258,7 +258,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         watch: Function that is called with the fraction of the file that has been read.
 
     Raises:
-        ProfileError: The file is damaged or contains processes of several hosts.
+        ProfileError: The file is damaged or contains processes from several hosts.
         SchemaError: A required table or column is missing.
     """
     queries, _ = _FORMATS[kind]
@@ -290,8 +290,8 @@ def _read_parts(
     """Read the tables of all processes into a recording, and set its ``schema_version``.
 
     Returns:
-        Dictionary with the keys (hostname, machine id), one per host, in order of first occurrence.
-        All values are None.
+        Dictionary whose keys are (hostname, machine id) pairs, one per host, in order of first
+        occurrence. All values are None.
 
     Raises:
         ProfileError: The file has no table of its format, or is damaged.
@@ -320,11 +320,11 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
     """Check that a file contains tables of its format.
 
     A file in the format "rpd" must contain the kernel table or the call table. In the format
-    "rocpd", any table that a query reads is enough.
+    "rocpd", any table that a query reads is sufficient.
 
     Args:
-        recording: Recording with the format and the path of the file.
-        table_sets: Table names in each part, as :func:`group_tables_by_part` returns them.
+        recording: Recording that contains the file's format and path.
+        table_sets: Table names in each part, as returned by :func:`group_tables_by_part`.
 
     Raises:
         ProfileError: The file contains none of the expected tables.
@@ -339,14 +339,14 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
 
 
 def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
-    """Divide one set of tables into processes, and yield the rows of each process.
+    """Divide one set of tables into processes, and yield each process's rows.
 
     Args:
         part: Tables that may contain rows of several processes.
 
     Yields:
         fraction: Fraction of the processes that have been yielded, including this one.
-        part: The same tables with only the rows of the process.
+        part: The same tables, limited to the process's rows.
 
     Raises:
         ProfileError: The tables contain several processes, but a table lacks the GUIDs that assign
@@ -361,7 +361,7 @@ def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
 
 
 def _read_guids(part: Part) -> Sequence[str]:
-    """Return the process GUIDs in one set of tables, or ("",) for at most one process.
+    """Return the process GUIDs in one set of tables, or ("",) if there is at most one process.
 
     Raises:
         ProfileError: There are several processes, and a table lacks the column ``guid``.
@@ -386,16 +386,16 @@ def _read_guids(part: Part) -> Sequence[str]:
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return the hosts on which the processes in a set of tables ran.
 
-    The hosts come from the node table, in its order. Only nodes that occur in the process table are
-    included. If no process has a node, all nodes are included. A node is left out if both its
+    The hosts are listed in the order of the node table. Only nodes that occur in the process table
+    are included. If no process has a node, all nodes are included. A node is left out if both its
     hostname and its machine id are unknown.
 
     Args:
         part: Tables of one or several processes.
 
     Returns:
-        Dictionary with the keys (hostname, machine id), one per host. Unknown texts are "". All
-        values are None.
+        Dictionary whose keys are (hostname, machine id) pairs, one per host. Unknown texts are "".
+        All values are None.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
@@ -406,7 +406,7 @@ def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
 
 
 class _Copies(NamedTuple):
-    """The copies of a process that involve a GPU, sorted by start.
+    """A process's copies that involve a GPU, sorted by start.
 
     Attributes:
         columns: Start, end, process, agent and event of each copy, shape (5, copies). The agent is
@@ -425,12 +425,12 @@ class _HostEvents:
     """The calls and ranges of a process.
 
     Attributes:
-        columns: Columns that the query calls/all returns, shape (6, calls and ranges): start, end,
+        columns: Columns returned by the query calls/all, shape (6, calls and ranges): start, end,
             process, thread, function and event.
-        event_row: Row of each call or range in the table of events, or -1 if it is missing there.
+        event_row: Row of each call or range in the event table, or -1 if it is missing there.
         category: Category id of each call or range, or -1 if unknown.
         correlation: Correlation id of each call or range, or -1 for none.
-        has_launched: Mask of the calls and ranges that launched a kernel or copy.
+        has_launched: Mask of the calls and ranges that launched a kernel or a copy.
     """
 
     columns: Ints
@@ -452,7 +452,7 @@ class _PartReader:
     """Reads the tables of one process into a recording.
 
     Args:
-        recording: Recording to which rows are added.
+        recording: The recording to which rows are added.
         part: Tables of the process.
         parts_of_pid: Number of parts read so far, keyed by process id. :meth:`read` updates it.
 
@@ -476,7 +476,7 @@ class _PartReader:
     def read(self) -> None:
         """Add the kernels, copies, calls, ranges, threads and devices of the process.
 
-        Kernels and copies are linked to calls by the ids of their events, see
+        Kernels and copies are linked to calls by their event ids, see
         :func:`_choose_correlation_ids`.
 
         Raises:
@@ -515,15 +515,15 @@ class _PartReader:
             self._parts_of_pid[pid] = self._parts_of_pid.get(pid, 0) + 1
 
     def _number_processes(self, process: Ints) -> Ints:
-        """Convert database ids of processes to numbers that are unique in the file, or -1.
+        """Convert database ids of processes to numbers that are unique within the file, or -1.
 
         Processes in different parts of a file may have the same process id. The lowest
-        ``_PID_BITS`` bits of a number are the process id. The bits above are the number of earlier
+        ``_PID_BITS`` bits of a number are the process id. The higher bits are the number of earlier
         parts that contain the same process id.
 
         Args:
-            process: Id of each row's process in the process table, or -1 if unknown. An id that is
-                not in the table is used as a process id.
+            process: The process of each row, as an id in the process table, or -1 if unknown. An id
+                that is not in the table is itself used as a process id.
 
         Raises:
             ProfileError: A process id is out of range.
@@ -550,7 +550,7 @@ class _PartReader:
         """Add the kernels of the process.
 
         Device numbers are looked up in the agent table. A limitation is added if the table is empty
-        or lacks the agent of a kernel.
+        or lacks a kernel's agent.
 
         Args:
             kernels: Start, end, process, agent, symbol and event of each kernel, shape
@@ -577,7 +577,7 @@ class _PartReader:
             kernel: Symbol id of each kernel.
 
         Returns:
-            names: Name of each distinct symbol, in ascending order of the symbol ids. A symbol
+            names: The name of each distinct symbol, in ascending order of symbol ids. A symbol
                 without a name gets the name ``<kernel ID>``.
             row: For each kernel, the index of its name in ``names``.
         """
@@ -610,7 +610,7 @@ class _PartReader:
 
         Names and ids are looked up once for each group of events with the same function, category
         and thread (``host_events.groups``). :func:`classify_host_event` determines the kind of each
-        group. A limitation reports calls whose thread is missing from the thread table.
+        group. A limitation reports calls whose thread is missing in the thread table.
 
         Args:
             host_events: Calls and ranges of the process.
@@ -639,14 +639,14 @@ class _PartReader:
         self._add_ranges(host_events, events, thread, functions, kinds[groups.of_row])
 
     def _read_names(self, query: str, ids: Ints) -> list[str]:
-        """Return the name that a query returns for each id, or "" for an id without a name."""
+        """Return the name that a query gives for each id, or "" for an id without a name."""
         texts = self._part.query_texts(query, find_distinct(ids))
         return [texts.get(number, "") for number in ids.tolist()]
 
     def _add_calls(
         self, host_events: _HostEvents, thread: Ints, functions: Sequence[str], kind: Ints
     ) -> None:
-        """Add the calls of the process, including RCCL calls that launched work themselves.
+        """Add the calls of the process, including RCCL calls that themselves launched work.
 
         Args:
             host_events: Calls and ranges of the process.
@@ -722,12 +722,12 @@ class _PartReader:
     def _add_devices(self, kernel_process: Ints, agent: Ints) -> None:
         """Add the GPUs that ran kernels and have a name, once for each process.
 
-        The device number of a GPU comes from the agent table. If it is unknown, the row of the GPU
-        in the agent table is used instead.
+        The device number of a GPU comes from the agent table. If it is unknown, the GPU's row in
+        the agent table is used instead.
 
         Args:
             kernel_process: Process number of each kernel.
-            agent: Agent of each kernel, which is the row of its GPU in the agent table.
+            agent: Agent of each kernel, which is its GPU's row in the agent table.
         """
         pids_of_kernels = (find_distinct(kernel_process) & PID_MASK).tolist()
         pids = sorted({*self._pid_of_process.values(), *pids_of_kernels})
@@ -739,7 +739,7 @@ class _PartReader:
 
 
 def _to_global_pids(process: Ints) -> Ints:
-    """Shift process numbers to their bits in a thread number. Unknown processes stay -1."""
+    """Shift process numbers to their position in a thread number. Unknown processes stay -1."""
     return np.where(process == NONE, NONE, process << _TID_BITS)
 
 
@@ -754,7 +754,7 @@ def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
 
     Args:
         part: Tables of one process.
-        table: Name of the kernel table. If the file lacks this table, there are no kernels.
+        table: Name of the kernel table. If the file lacks it, no kernels are returned.
 
     Returns:
         kernels: Start, end, process, agent, symbol and event of each kernel, shape (6, kernels).
@@ -776,8 +776,8 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
     Args:
         part: Tables of one process.
         agents: Rows of the GPUs in the agent table. If there are none, the agents that ran kernels
-            are regarded as the GPUs.
-        kernels: Kernels that the process ran, as returned by :func:`_read_kernels`.
+            are assumed to be the GPUs.
+        kernels: The process's kernels, as returned by :func:`_read_kernels`.
         kernel_streams: Stream and queue of each kernel.
     """
     if not part.has("gpu_work/copies"):
@@ -809,7 +809,7 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
 
     Args:
         part: Tables of one process.
-        copies: Columns that the query gpu_work/copies returns, which include the agents.
+        copies: Columns returned by the query gpu_work/copies, which include the agents.
         to_gpu: Mask of the copies to a GPU.
         from_gpu: Mask of the copies from a GPU.
     """
@@ -858,7 +858,7 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
     """Return a stream number for each kernel, or -1 if both its stream and queue are unknown.
 
     Some recordings contain the same stream for all kernels. Every distinct (stream, queue) pair
-    therefore gets a separate number. The numbers are in lexicographic order of the pairs.
+    therefore gets a separate number. The numbers follow the lexicographic order of the pairs.
 
     Args:
         recorded: Stream and queue of each kernel, shape (2, kernels).
@@ -871,13 +871,12 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """Return the stream number of each copy, or -1 if unknown.
 
-    A copy gets the stream number of the kernels on its stream (see
-    :func:`_number_kernel_streams`):
+    A copy gets the stream number of certain kernels (see :func:`_number_kernel_streams`):
 
-    - If the queue of the copy is known (greater than 0), these are the kernels with the same stream
-      and queue.
-    - If only the stream is known, these are the kernels with the same stream. If they ran on
-      several queues, the stream number is unknown.
+    - If the copy's queue is known (greater than 0), the kernels with the same stream and queue
+      determine the number.
+    - If only the copy's stream is known, the kernels with the same stream determine the number. If
+      they ran on several queues, the number is unknown.
 
     Args:
         kernels: Stream and queue of each kernel, shape (2, kernels).
@@ -893,7 +892,7 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
 
 
 def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
-    """Look up each query among the keys, and return the index of the equal key.
+    """Look up each query among the keys, and return the index of the key that equals it.
 
     The index is -1 unless exactly one key equals the query.
 
@@ -918,16 +917,17 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
     1. If any call has the same stack id as a kernel or copy, stack ids are used.
     2. If any call has the same correlation id as a kernel or copy, and the correlation ids of the
        calls are unique, correlation ids are used.
-    3. In all other cases, stack ids are used, although they link no work.
+    3. In all other cases, stack ids are used, although they do not link any work.
 
     Args:
         ids: Stack ids and correlation ids of events, shape (2, events).
-        event_row: Row of the event of each kernel and copy, then of each call. The row is -1 if the
-            event is missing.
+        event_row: Row of each kernel's or copy's event, followed by the row of each call's event,
+            or -1 if the event is missing.
         n_work: Number of kernels and copies.
 
     Returns:
-        correlation: Chosen id of each kernel and copy, then of each call, or -1 for none.
+        correlation: The chosen id of each kernel and copy, followed by that of each call, or -1 for
+            none.
         has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     stack_id, by_stack = _match_ids(ids[0], event_row, n_work)
@@ -946,12 +946,13 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
     Args:
         ids: Id of each event. Values of 0 or less mean that the event has no id.
-        event_row: Row of the event of each kernel and copy, then of each call. The row is -1 if the
-            event is missing.
+        event_row: Row of each kernel's or copy's event, followed by the row of each call's event,
+            or -1 if the event is missing.
         n_work: Number of kernels and copies.
 
     Returns:
-        narrow_id: 32-bit id of each kernel and copy, then of each call, or -1 for none.
+        narrow_id: The 32-bit id of each kernel and copy, followed by that of each call, or -1 for
+            none.
         has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     narrow_id = narrow_ids(_lookup(ids, event_row, 0))
@@ -960,16 +961,16 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
 
 def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
-    """Add the texts of events to ``texts``, and return the index of each range's text.
+    """Add event texts to ``texts``, and return the index of each range's text.
 
     The index is -1 for a range without a text. All texts that ``events`` contains are added, even
-    texts that belong to no range. Texts that ``events`` lacks are queried, but only for ranges.
+    texts that belong to no range. Missing texts are queried, but only for ranges.
 
     Args:
         texts: Range texts. Changed in place.
         part: Tables of one process.
         events: Event table with texts, as returned by :meth:`Part.read_events`.
-        row: Row of each range in the table of events, or -1 if it is missing there.
+        row: Row of each range in the event table, or -1 if it is missing there.
     """
     (event, *_, length), packed = events
     # The last element is for row -1.
@@ -979,7 +980,7 @@ def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: In
     ids, unpacked = part.query_texts_of_rows("ranges/texts", unpacked_events, read_all=not packed)
     event_row = find_positions(event, ids)
     if (event_row == NONE).any():
-        # Some texts belong to events that are missing from the table of events.
+        # Some texts belong to events that are missing in the event table.
         present = np.flatnonzero(event_row != NONE)
         event_row, unpacked = event_row[present], [unpacked[index] for index in present.tolist()]
     return texts.add(length, packed, event_row, unpacked, row)

@@ -1,4 +1,4 @@
-"""Reads recordings, the files that ``bubbleviz.annotate`` writes in a training process.
+"""Reads recordings, which are the files that ``bubbleviz.annotate`` writes in a training process.
 
 ``lines`` decodes and checks single lines. ``parts`` reads a file, either once or repeatedly while
 it grows. ``sessions`` finds the files of each recording and the recordings of each run.
@@ -23,7 +23,7 @@ def refuse_binary(path: str, head: bytes) -> None:
     Raises:
         ProfileError: The file has this format.
     """
-    # The first line of a file in this format consists of the magic bytes without the last byte.
+    # In this format, a file's first line consists of the magic bytes without the last byte.
     if head.startswith(_BINARY) or head == _BINARY[:-1]:
         raise ProfileError(
             f"{path}: a recording in the binary format of an early development version, which "

@@ -13,7 +13,7 @@ from bubbleviz.recording_layout import NONE
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import MAX_RANK
 
-#: An integer that is small enough that the sum of two fits into 64 bits.
+#: An integer small enough for the sum of two such integers to fit in 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 #: Name ids are array indices, so they must be small.
@@ -21,7 +21,7 @@ _NameId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """A simultaneous reading of a host's monotonic clock and UTC.
+    """A simultaneous reading of a host's monotonic clock and its UTC clock.
 
     Attributes:
         monotonic_ns: Time on the monotonic clock in ns.
@@ -35,18 +35,18 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The header of a recording file, which is its first line.
+    """The header, which is the first line of a recording file.
 
     Attributes:
         rank: Rank of the process in the run.
         began_ns: Start time of the recording in ns, on the host's monotonic clock.
-        clock: Reading of the host's clocks when the file was started.
+        clock: Reading of the host's clocks at the time the file was started.
         world_size: Number of processes in the run, or -1 if unknown.
         pid: Process id of the training process.
-        part: Index of the file in its recording. The writer may have deleted earlier files.
+        part: Index of the file within its recording. The writer may have deleted earlier files.
         host: Hostname, or "" if unknown.
         device: Name of the GPU, or None if the host ran the operations.
-        run: Name that the launcher gave the run, or "" if there is none.
+        run: Name given to the run by the launcher, or "" if there is none.
         every: Number of iterations in a sampling cycle, or 0 if all iterations are recorded.
         iterations: Number of recorded iterations per cycle.
     """
@@ -80,15 +80,15 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class OperationColumns(msgspec.Struct):
-    """The operations of one iteration, as columns, in the order in which they ended.
+    """The operations in one iteration, as columns, in the order in which they ended.
 
     Times are in ns, relative to the start of the iteration. The optional columns are empty if the
     line does not contain them.
 
     Attributes:
         name: Name id of each operation.
-        start: Time when the host entered the range of each operation.
-        end: Time when the host left the range of each operation.
+        start: Time at which the host entered each operation's range.
+        end: Time at which the host left each operation's range.
         thread: Thread number of each operation. Empty if all are 0.
         launches: Whether each range only started transfers. Empty if none of the ranges did.
         device_start: Start of each operation on the device, or None if unknown. Empty if the host
@@ -106,7 +106,7 @@ class OperationColumns(msgspec.Struct):
     device_end: list[_Number | None] = []
 
     def __post_init__(self) -> None:
-        """Check that each column has one value per operation or is an empty optional column.
+        """Check that each column has one value per operation, or is optional and empty.
 
         Raises:
             ValueError: Columns differ in length.
@@ -126,10 +126,10 @@ class Iteration(msgspec.Struct):
 
     Attributes:
         start_ns: Start time of the iteration in ns, on the host's monotonic clock.
-        end_ns: Time when the range of the iteration was left, on the same clock.
-        clock: Reading of the host's clocks when the line was written.
-        operations: Operations of the iteration.
-        iteration: Iteration number, or None if no range gives the number.
+        end_ns: Time at which the iteration's range ended, on the same clock.
+        clock: Reading of the host's clocks at the time the line was written.
+        operations: Operations in the iteration.
+        iteration: Iteration number, or None if no range gives one.
         names: New range names, keyed by name id. The ids are valid in this line and in all later
             lines of the file.
         after_pause: Whether sampling skipped the iterations before this one.
@@ -149,7 +149,7 @@ class Iteration(msgspec.Struct):
 
 
 class _Schema(msgspec.Struct):
-    """The header field with the format and version, which is decoded before all other fields."""
+    """The header field for the format and version, which is decoded before all other fields."""
 
     schema: str
 
@@ -216,14 +216,14 @@ def decode_header(path: str, line: bytes) -> Header:
 
 
 def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
-    """Decode the line of an iteration.
+    """Decode a line that contains an iteration.
 
     Args:
         line: A line after the header.
         is_checked: Whether the header of the file has a checksum, so that every line must have one.
 
     Raises:
-        ValueError: The line is damaged. The message says how.
+        ValueError: The line is damaged. The message says in what way.
     """
     if has_checksum(line):
         if not _is_intact(line):

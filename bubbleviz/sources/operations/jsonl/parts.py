@@ -35,9 +35,9 @@ from bubbleviz.sources.operations.jsonl.lines import (
     is_cut_header,
 )
 
-#: Number of bytes after which a read stops at the end of the current iteration.
+#: Number of bytes after which a read stops, at the end of the current iteration.
 CHUNK_BYTES = 1 << 22
-#: Number of bytes at the end of a file that are searched first for its last iteration.
+#: Number of bytes at the end of a file that are first searched for its last iteration.
 _TAIL_BYTES = 1 << 16
 #: Maximum length of a header in bytes.
 _MAX_HEADER_BYTES = 1 << 16
@@ -73,19 +73,19 @@ def _open_file(path: str) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedIterations(Table):
-    """Recorded iterations of one rank, in the order in which they were written.
+    """The recorded iterations of one rank, in the order in which they were written.
 
     Times are in ns on the host's monotonic clock, unless stated otherwise.
 
     Attributes:
         number: Iteration number, or -1 if no range gives one.
         start_ns: Start time of the iteration.
-        end_ns: Time when the range of the iteration was left.
+        end_ns: Time at which the iteration's range ended.
         after_gap: Whether iterations are missing before this one, because their lines are damaged
             or because they were not recorded.
         n_lost: Number of operations that ended too late to be written.
-        monotonic_ns: Time when the iteration was written to the file.
-        utc_ns: UTC when the iteration was written to the file.
+        monotonic_ns: Time at which the iteration was written to the file.
+        utc_ns: UTC time at which the iteration was written to the file.
         device_ns: Host clock minus device clock, or 0 if there is no device.
     """
 
@@ -101,20 +101,20 @@ class RecordedIterations(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedOperations(Table):
-    """Recorded operations of one rank, in the order in which they ended.
+    """The recorded operations of one rank, in the order in which they ended.
 
     Times are in ns on the host's monotonic clock.
 
     Attributes:
-        iteration: Row of the operation's iteration in :class:`RecordedIterations`.
-        name_id: Id of the range name, or -1 if the file does not define the name.
-        thread: Thread number in the process.
+        iteration: The operation's iteration, as a row of :class:`RecordedIterations`.
+        name_id: Range name id, or -1 if the file does not define the name.
+        thread: Thread number within the process.
         launches: Whether the range only started transfers.
-        host_start_ns: Time when the host entered the range.
-        host_end_ns: Time when the host left the range.
+        host_start_ns: Time at which the host entered the range.
+        host_end_ns: Time at which the host left the range.
         start_ns: Start on the device, or -1 if it is unknown or the operation ran on the host.
         end_ns: End on the device, or -1 if it is unknown or the operation ran on the host.
-        times_lost: Whether the operation ran on a device but its device times are unknown.
+        times_lost: Whether the operation ran on a device, but its device times are unknown.
     """
 
     iteration: Ints
@@ -170,10 +170,10 @@ def sort_stretch(stretch: Stretch) -> Stretch:
 def make_stretch(
     iterations: list[Iteration], after_damage: list[bool], names: dict[int, int]
 ) -> Stretch:
-    """Convert decoded iterations of one file to a stretch.
+    """Convert decoded iterations from one file to a stretch.
 
     Args:
-        iterations: Consecutive iterations of the file. Must not be empty.
+        iterations: Consecutive iterations in the file. Must not be empty.
         after_damage: For each iteration, whether a damaged line precedes it.
         names: Maps the name ids of this file to the name ids shared by all files.
     """
@@ -194,12 +194,12 @@ def make_stretch(
 def _make_operations(
     iterations: list[Iteration], iteration_start_ns: Ints, names: dict[int, int]
 ) -> RecordedOperations:
-    """Convert the operations of decoded iterations to columns.
+    """Convert the operations in decoded iterations to columns.
 
     Args:
-        iterations: Consecutive iterations of a file. Must not be empty.
-        iteration_start_ns: Start time of each iteration. The times of its operations are relative
-            to this time.
+        iterations: Consecutive iterations in a file. Must not be empty.
+        iteration_start_ns: Start time of each iteration, to which the times of its operations are
+            relative.
         names: Maps the name ids of this file to the name ids shared by all files.
     """
     tables = [iteration.operations for iteration in iterations]
@@ -234,7 +234,7 @@ def _make_column(numbers: Iterable[int]) -> Ints:
 def _make_optional_column(
     tables: list[OperationColumns], column: Callable[[OperationColumns], Sequence[int]]
 ) -> Ints:
-    """Concatenate an optional column of several tables. Tables that lack it contribute zeros."""
+    """Concatenate an optional column from several tables. Tables that lack it contribute zeros."""
     lists: list[Sequence[int]] = [column(table) or [0] * len(table.name) for table in tables]
     return _make_column(chain.from_iterable(lists))
 
@@ -247,9 +247,9 @@ def _convert_device_times(
     """Return device times as absolute times in ns on the host's clock, or -1 if unknown.
 
     Args:
-        tables: The operations of each iteration.
-        column: Function that returns the device times of a table. An empty list means that all
-            times of the table are unknown.
+        tables: The operations in each iteration.
+        column: Function that returns the device times of a table. An empty list means that all of
+            the table's times are unknown.
         origin_ns: For each operation, the start time of its iteration.
     """
     unknown: list[int | None] = [None]
@@ -262,25 +262,25 @@ def _convert_device_times(
 
 
 class PartReader:
-    """Reads the complete iterations that were added to a file since it was last read.
+    """Reads the complete iterations added to a file since it was last read.
 
-    Each read opens the file again and ignores its reported size. On a network file system, the
-    writes of another machine are visible only this way. If the file was truncated or replaced, it
-    is read from its beginning.
+    Each read opens the file again and ignores its reported size. On a network file system, this is
+    the only way to see another machine's writes. If the file was truncated or replaced, it is read
+    from its beginning.
 
     Args:
         path: Path of the file, which may still be empty.
-        names: Numbering of the range names, which several readers may share.
+        names: Numbering of the range names, which may be shared by several readers.
 
     Attributes:
         path: Path of the file.
         header: Header of the file, or None if the file has no complete header yet.
         n_damaged: Number of damaged lines before the last complete iteration.
         damage: What is wrong with the first damaged line, or "" if no line is damaged.
-        n_tail_damaged: Number of damaged lines after the last complete iteration. A later read may
-            find these lines intact if another machine writes the file.
+        n_tail_damaged: Number of damaged lines after the last complete iteration. If another
+            machine is writing the file, a later read may find them intact.
         tail_bytes: Number of bytes after the last complete iteration.
-        cut_bytes: Number of bytes after the last line end, which belong to a line that is still
+        cut_bytes: Number of bytes after the last line end. They belong to a line that is still
             being written or was never completed.
     """
 
@@ -289,7 +289,7 @@ class PartReader:
         self._reset()
 
     def _reset(self) -> None:
-        """Discard everything that was read. The next read starts at the beginning of the file."""
+        """Discard everything read so far. The next read starts at the beginning of the file."""
         self.header: Header | None = None
         self.damage = ""
         self.n_damaged = self.n_tail_damaged = self.tail_bytes = self.cut_bytes = 0
@@ -299,7 +299,7 @@ class PartReader:
 
     @property
     def is_without_iterations(self) -> bool:
-        """Whether a header but no complete iteration has been read."""
+        """Whether a header, but no complete iteration, has been read."""
         return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
@@ -321,10 +321,10 @@ class PartReader:
         return make_stretch(iterations, after_damage, self._names) if iterations else None
 
     def _seek_unread(self, file: BinaryIO) -> bool:
-        """Move to the position in a file at which reading must continue.
+        """Seek to the position in a file at which reading must continue.
 
         This is the position after the last complete iteration that was read. If the file is new, or
-        was truncated or replaced, earlier results are discarded, and it is the position after the
+        was truncated or replaced, earlier results are discarded, and reading continues after the
         header.
 
         Returns:
@@ -418,14 +418,14 @@ def parse_file_name(path: str) -> tuple[str, int] | None:
 
     Returns:
         The stem, such as ``rank-00003``, and the number, which is 0 for the first file. None if the
-        path is not the path of a recording file.
+        path does not belong to a recording file.
     """
     match = _NAME.fullmatch(path)
     return None if match is None else (match["stem"], int(match["number"] or 0))
 
 
 def sort_files(files: Iterable[str]) -> list[str]:
-    """Sort recording files by their stem in natural order, and then by their file number."""
+    """Sort recording files by stem in natural order, then by file number."""
 
     def make_sort_key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = parse_file_name(file) or (file, 0)
@@ -435,7 +435,7 @@ def sort_files(files: Iterable[str]) -> list[str]:
 
 
 class FollowedFolder:
-    """Reads the iterations that were added to the recordings in a folder since it was last read.
+    """Reads the iterations added to a folder's recordings since it was last read.
 
     Between two reads, files may appear, grow, be deleted or be replaced. Times are on the monotonic
     clock of each file's host. The iterations of a stretch give UTC as well.
@@ -444,8 +444,8 @@ class FollowedFolder:
         folder: Folder of the recordings, which need not exist yet.
 
     Attributes:
-        names: Numbering of the range names in all files.
-        unreadable: Errors of the files that could not be read, keyed by path. Unreadable files are
+        names: Numbering of the range names, shared by all files.
+        unreadable: Errors for files that could not be read, keyed by path. Unreadable files are
             tried again next time.
     """
 
@@ -457,15 +457,15 @@ class FollowedFolder:
 
     @property
     def parts(self) -> tuple[PartReader, ...]:
-        """Readers of all files found by the last read, sorted by rank and file number."""
+        """The readers for all files found by the last read, sorted by rank and file number."""
         return tuple(self._parts.values())
 
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
-        """Yield (reader, new iterations) for each file with new complete iterations.
+        """Yield (reader, new iterations) for each file that has new complete iterations.
 
         Files are read in the order of :attr:`parts`. If the folder does not exist, nothing is
-        yielded. If a file cannot be read, its error is stored in ``unreadable``. Readers and errors
-        of deleted files are dropped.
+        yielded. If a file cannot be read, the error is stored in ``unreadable``. Readers and errors
+        for deleted files are dropped.
 
         Raises:
             InputError: The folder cannot be read.

@@ -33,7 +33,7 @@ from bubbleviz.sources.operations.table import make_operation_table
 
 #: The naming convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
-#: Columns whose values come from range names, with the corresponding column of ``NameMeanings``.
+#: Columns whose values come from range names, and the corresponding columns of ``NameMeanings``.
 _FROM_NAMES = {
     "microbatch": "microbatch",
     "chunk": "chunk",
@@ -93,7 +93,7 @@ def make_table(session: RecordedSession) -> OperationTable:
     table = make_operation_table(cells, source)
     declared_columns = table.told
     if (operations.start_ns == NONE).all():
-        # If no operation has a start on the device, launch times cannot show late launches.
+        # Without any device start times, launch times cannot reveal late launches.
         declared_columns -= {"launched_ns"}
     return replace(table, places=(declared_rank,), told=declared_columns, noun="recording")
 
@@ -104,16 +104,16 @@ def _make_cells(
     meanings: range_names.NameMeanings,
     notes: tuple[limitations.Limitation, ...],
 ) -> Cells:
-    """Convert the operations in a recording to table columns in the operation schema.
+    """Convert the operations in a recording to columns of the operation schema.
 
-    Start and end are the device times of an operation, or the host times if it ran on the host. If
+    Start and end are an operation's device times, or its host times if it ran on the host. If
     device times were lost, start and end are empty. The active time is the duration minus the time
-    in which the operation waits for receives and collectives.
+    spent waiting for receives and collectives.
 
     Args:
         session: The recording.
         operations: Operations in the recording, sorted by host start.
-        meanings: What each range name means, indexed by name id.
+        meanings: Meaning of each range name, indexed by name id.
         notes: Limitations found while reading the recording.
     """
     name, count = operations.name_id, len(operations)
@@ -163,7 +163,7 @@ def _make_columns_from_names(
     """Return the columns in ``_FROM_NAMES``, keyed by column name. Empty columns are left out.
 
     Args:
-        meanings: What each range name means, indexed by name id.
+        meanings: Meaning of each range name, indexed by name id.
         name: Name id of each operation.
     """
     columns = {}
@@ -176,7 +176,7 @@ def _make_columns_from_names(
 
 
 def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operations: int) -> Ints:
-    """Return when the last receive inside each operation ends, in ns, or -1 if there is none.
+    """Return the end time in ns of the last receive inside each operation, or -1 if there is none.
 
     Args:
         waits: Intervals in which operations wait for receives or collectives.
@@ -188,7 +188,7 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find the receives and collectives that run inside a compute operation, which waits for them.
+    """Find the receives and collectives that run inside a compute operation and that it waits for.
 
     A compute operation has one of the phases in ``WORK``. Each receive or collective is compared
     with the last compute operation that starts before it. It is inside the compute operation if it
@@ -203,7 +203,7 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
     Args:
         phase: Phase of each operation, sorted by host start.
         has_span: Whether the times of each operation are known.
-        host_end_ns: Time when the host left the range of each operation.
+        host_end_ns: Time at which the host left each operation's range.
 
     Returns:
         waiting: For each awaited operation, the row of the compute operation that waits for it.
@@ -217,7 +217,7 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
 
 
 def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
-    """Sort ranges by host start, and join consecutive ranges that are parts of one operation.
+    """Sort ranges by host start, and join consecutive ranges that are parts of the same operation.
 
     For example, a forward and its loss have two ranges with the same name. Only compute ranges
     (with a phase in ``WORK``) are joined. Ranges are joined if they have the same name and
@@ -240,7 +240,7 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     is_later_part[work[1:]] = is_repeated
     if not is_later_part.any():
         return operations
-    # For each compute range, the position of its operation's first range among the compute ranges.
+    # For each compute range, the index of its operation's first range among the compute ranges.
     first_position = np.where(is_later_part[work], 0, np.arange(len(work)))
     first_row = np.arange(len(operations))
     first_row[work] = work[np.maximum.accumulate(first_position)]
@@ -251,15 +251,15 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
 def _extend_first_parts(
     operations: RecordedOperations, first: Ints, later: Ints
 ) -> RecordedOperations:
-    """Extend the first range of each operation to the latest end of any of its ranges.
+    """Extend each operation's first range to the latest end of any of its ranges.
 
     The host end and the device end are extended separately. If any range has lost its device times,
     the first range is marked as having lost them.
 
     Args:
         operations: One row per range.
-        first: For each row in ``later``, the row of the first range of the same operation.
-        later: Rows of the ranges that are not the first in their operation.
+        first: For each row in ``later``, the row of the same operation's first range.
+        later: Rows of the ranges that are not the first range of their operation.
 
     Returns:
         A copy of all rows. The rows in ``later`` are unchanged.
@@ -273,7 +273,7 @@ def _extend_first_parts(
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:
-    """Return whether any iteration number is not larger than the previous known number."""
+    """Return whether any iteration number does not exceed the previous known number."""
     number = session.stretch.iterations.number
     return bool((np.diff(number[number >= 0]) <= 0).any())
 
@@ -307,8 +307,9 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
     """Return the pauses in which nothing was recorded, as one interval per gap between iterations.
 
     A pause lasts from the latest host end of any operation before the gap to the start of the
-    iteration after the gap. If that iteration starts earlier, the pause has length 0. Each pause is
-    assigned to the last operation before the gap. Gaps before the first operation are left out.
+    iteration after the gap. If that iteration starts earlier, the pause has a length of 0. Each
+    pause is assigned to the last operation before the gap. Gaps before the first operation are left
+    out.
     """
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
@@ -385,7 +386,7 @@ def _report_limitations(
         )
 
 
-#: Columns that most recordings have, each with the message to show if it is missing.
+#: Columns that most recordings have, along with the message to show if a column is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -400,10 +401,10 @@ _EXPECTED_COLUMNS = (
 
 @contextmanager
 def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
-    """Open a recording, whose files are all read on first use, and only once.
+    """Open a recording. All of its files are read on first use, and only once.
 
     Args:
-        path: Path of any file of the recording.
+        path: Path of any file in the recording.
         jobs: Ignored, because one thread reads the files.
         watch: Progress callback.
     """

@@ -16,20 +16,20 @@ from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
 from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch
 
-#: Maximum difference in ns between the clocks of hosts whose clocks are synchronized.
+#: Maximum difference in ns between the clocks of hosts with synchronized clocks.
 _CLOCKS_NS = 1_000_000_000
-#: Maximum difference in ns between the clocks of hosts whose clocks are not synchronized.
+#: Maximum difference in ns between the clocks of hosts without synchronized clocks.
 _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def find_parts(path: str) -> list[str]:
-    """Find all files of the recording that a file belongs to, sorted by part index.
+    """Find all files in the recording that a file belongs to, sorted by part index.
 
     The header of a file identifies its recording. Starting from the given file, files with the next
     lower and higher numbers in their names are tried, as long as they belong to the recording.
 
     Args:
-        path: Path of any file of the recording.
+        path: Path of any file in the recording.
 
     Raises:
         ProfileError: The file cannot be read, or is not a recording.
@@ -42,7 +42,7 @@ def find_parts(path: str) -> list[str]:
 
 
 def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
-    """Yield the header and path of each other file in a session.
+    """Yield the header and path of every other file in a session.
 
     The search goes from the given file to lower file numbers first, and then to higher ones. In
     each direction, it stops at the first file that is missing, invalid or from another session.
@@ -64,10 +64,9 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Keep one file per recording, and all files that are not valid recordings.
+    """Keep one file per recording, along with all files that are not valid recordings.
 
-    The kept file has the smallest part index of the given files. Opening it reads all files of the
-    recording.
+    The file with the smallest part index is kept. Opening it reads all files in the recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -80,16 +79,16 @@ def select_first_parts(files: Sequence[str]) -> list[str]:
 def select_newest_run(files: Sequence[str]) -> list[str]:
     """Select the files of the newest run, plus every file that has no valid header.
 
-    The newest recording is the one that began last, in UTC. Another recording belongs to the same
-    run if all of these conditions hold:
+    The newest recording is the one with the latest start time in UTC. Another recording belongs to
+    the same run if all of these conditions hold:
 
     - The recording has the same world size as the newest recording.
-    - The recording is the latest one of its rank with this world size.
+    - The recording is the latest for its rank with this world size.
     - The recording had not ended when the newest recording began. For this comparison, the clocks
       of hosts may differ by one second. If every rank was recorded only once, so that there is no
       earlier run, the clocks may differ by one hour.
 
-    Files with a damaged header are kept because they may belong to the run. Reading them reports
+    Files with a damaged header are kept, because they may belong to the run. Reading them reports
     the damage.
 
     Args:
@@ -120,11 +119,11 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 
 
 def _estimate_end_utc_ns(file: str, header: Header) -> int:
-    """Estimate when a recording ended, in UTC, in ns since 1970.
+    """Estimate the UTC time at which a recording ended, in ns since 1970.
 
-    The estimate is the time when the last iteration in the recording's last file was written. If
-    the last file has no iteration, the estimate is the later of two times: the start of the
-    recording and the start of the last file.
+    The estimate is the time at which the last iteration in the recording's last file was written.
+    If that file has no iteration, the estimate is the start of the recording or of the file,
+    whichever is later.
     """
     last_part = find_parts(file)[-1]
     iteration = recorded.read_last_iteration(last_part)
@@ -134,7 +133,7 @@ def _estimate_end_utc_ns(file: str, header: Header) -> int:
 
 
 def _format_file_name(stem: str, number: int) -> str:
-    """Return the path of the file with this stem and file number."""
+    """Return the path of the file that has the given stem and file number."""
     return f"{stem}.{number}{layout.SUFFIX}" if number else f"{stem}{layout.SUFFIX}"
 
 
@@ -151,9 +150,9 @@ class RecordedSession:
 
     Attributes:
         path: Path of the first file.
-        header: Header of the first file that has a complete header.
+        header: The header of the first file that has a complete one.
         names: Range names, indexed by name id.
-        stretch: The complete iterations, sorted by start time, and their operations.
+        stretch: The complete iterations, sorted by start time, along with their operations.
         parts: Number of files.
         n_damaged: Number of damaged lines in all files.
         damage: What is wrong with the first damaged line, or "" if no line is damaged.
@@ -207,10 +206,11 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 
 def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
-    """Read all files of a recording, as a list of stretches of consecutive iterations.
+    """Read all files in a recording, as a list of stretches of consecutive iterations.
 
     If the previous file of the recording is missing or has no readable header, the first iteration
-    of a file is marked as following a gap. The first of the given files is never marked.
+    of a file is marked as following a gap. The first of the given files is an exception and is
+    never marked.
 
     Args:
         readers: Readers of the files, sorted by their part index.
@@ -227,7 +227,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
                 and len(stretches) == count
                 and (previous_header is None or previous_header.part + 1 != part)
             ):
-                # The parts before this part are missing, and so are their iterations.
+                # The preceding parts, and therefore their iterations, are missing.
                 iterations = stretch.iterations
                 after_gap = np.append(True, iterations.after_gap[1:])
                 stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
