@@ -1,4 +1,4 @@
-"""Costs of XLA instructions, for XLA's profile-guided latency estimation (PGLE)."""
+"""XLA instruction costs for XLA's profile-guided latency estimation (PGLE)."""
 
 from bubbleviz.analyses.pgle.analysis import measure_costs
 

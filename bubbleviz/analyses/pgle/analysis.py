@@ -24,7 +24,7 @@ from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile
 
-#: Default statistic: the percentile of JAX's ``jax_pgle_aggregation_percentile``.
+#: Default statistic: the percentile from JAX's ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
 
 
@@ -40,7 +40,7 @@ def measure_costs(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Costs:
-    """Return the cost of each XLA instruction of a JAX run: its device time in microseconds.
+    """Return the cost of each XLA instruction in a JAX run, as its device time in microseconds.
 
     Args:
         paths: Profiles, directories of profiles, or patterns.
@@ -48,10 +48,10 @@ def measure_costs(
             ``mean``, ``median``, or a percentile such as ``p90``.
         aggregate_collectives: Statistic for collectives, or None to use ``aggregate``.
         modules: Names or labels of the modules to measure, or empty for all.
-        skip: Number of executions to leave out as warm-up at the start, per module and device.
-        convention: Names or paths of conventions whose lists of communication kernels extend the
+        skip: Number of initial executions to leave out as warm-up, per module and device.
+        convention: Names of or paths to conventions whose lists of communication kernels extend the
             built-in list. An instruction is a collective if its name or the name of any of its
-            kernels is in the list.
+            kernels matches the list.
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
@@ -72,7 +72,7 @@ def measure_costs(
     def read(
         path: str, watch: Watch
     ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
-        """Return the samples, left-out executions, limitations and kind of device of a profile."""
+        """Return a profile's samples, omitted executions, limitations and kind of device."""
         with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = read_jax_profile(file)
             measured, left_out, limitations = instructions.measure(profile, kinds, skip)
@@ -119,8 +119,8 @@ def read_jax_profile(file: OpenFile) -> Profile:
     """Read an open file as a profile with XLA's ranges.
 
     Raises:
-        NothingToAnalyzeError: The file contains nothing to measure. If it has no XLA ranges, the
-            message is about the missing ranges only.
+        NothingToAnalyzeError: The file contains nothing to measure. If XLA ranges are missing, the
+            message is only about them.
     """
     try:
         return file.read(GLOBS)
@@ -137,7 +137,7 @@ def read_jax_profile(file: OpenFile) -> Profile:
 def _list_modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
     """Return the modules with samples, sorted by decreasing total time.
 
-    Each entry contains the label, the number of distinct instructions, and the total time on all
+    Each entry contains the label, the number of distinct instructions, and the total time over all
     devices in ns.
     """
     totals = []
@@ -155,7 +155,7 @@ def _list_modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], 
 
 
 def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bools:
-    """Return a mask of the samples of the requested modules.
+    """Return a mask of the samples that belong to the requested modules.
 
     Args:
         samples: Samples of all modules.
@@ -164,7 +164,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
     Raises:
         UsageError: A requested name is not the name or label of any module.
     """
-    # A label is the name of the module, followed by the number of the program in parentheses.
+    # A label is the module name, followed by the program number in parentheses.
     has_name = {label: {label, re.sub(r"\([0-9]+\)\Z", "", label)} for label in samples.modules}
     for name in requested:
         if not any(name in names for names in has_name.values()):
@@ -179,7 +179,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
 def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield a limitation if several modules have instructions with the same name.
 
-    The limitation counts these names. Samples whose module is unknown are ignored.
+    The limitation counts the ambiguous names. Samples whose module is unknown are ignored.
     """
     has_module = samples.module != NONE
     pairs = grouping.group_rows(samples.instruction[has_module], samples.module[has_module])

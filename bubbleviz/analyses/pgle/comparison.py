@@ -8,7 +8,7 @@ from bubbleviz.analyses.pgle.costs import InstructionCost
 from bubbleviz.model import texts
 
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
-#: Result of a comparison of measured costs with estimates, in three parts.
+#: Result of comparing measured costs with estimates, in three parts.
 #: The first part contains (measured cost, estimate in us) pairs, largest difference first.
 #: The second part maps instructions that were not measured to their estimates in us.
 #: The third part maps instructions without an estimate to their measured costs in us.

@@ -20,10 +20,10 @@ _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
 
 
 def check_statistic(text: str, option: str) -> str:
-    """Check the statistic given by an option, and return its name.
+    """Check a statistic given as an option, and return its name.
 
     Raises:
-        UsageError: There is no such statistic.
+        UsageError: No statistic has this name.
     """
     if text not in _WORDS and not _PERCENTILE.fullmatch(text):
         raise UsageError(
@@ -40,7 +40,8 @@ def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> F
     two middle values.
 
     JAX takes the 90th percentile (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of
-    the means of several profiles. This function takes percentiles of single executions instead.
+    the means of several profiles. This function, in contrast, takes percentiles over single
+    executions.
 
     Args:
         text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.
@@ -77,7 +78,7 @@ class InstructionCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Instruction costs of a run.
+    """Instruction costs measured in a run.
 
     Attributes:
         instructions: Costs of the instructions, sorted by name.
@@ -86,14 +87,15 @@ class Costs:
             followed by the program number if it was recorded.
         executions: Number of executions used to compute the costs.
         compilation: Number of executions left out because XLA was compiling.
-        cut: Number of executions left out because their module is not completely in the capture.
-        warm_up: Number of executions left out as warm-up of their module.
-        devices: Number of devices that ran these executions.
+        cut: Number of executions left out because their module is not completely inside the
+            capture.
+        warm_up: Number of executions left out as warm-up.
+        devices: Number of devices that ran the executions used.
         aggregate: Statistic for compute instructions.
         aggregate_collectives: Statistic for collectives.
         limitations: What could not be measured, and what makes the costs wrong.
-        device: Kind of device: ``GPU``, the name of another accelerator, or ``host``. ``GPU`` wins
-            if there are several kinds.
+        device: Kind of device: ``GPU``, the name of another accelerator, or ``host``. If there are
+            several kinds, ``GPU`` wins.
     """
 
     instructions: tuple[InstructionCost, ...]
@@ -110,7 +112,7 @@ class Costs:
 
 
 def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Samples:
-    """Concatenate the samples of several profiles, and renumber names and devices consistently."""
+    """Concatenate the samples from several profiles, renumbering names and devices consistently."""
     devices, group_keys = 0, []
     for table in samples:
         group_keys.append(replace(table, device=table.device + devices))

@@ -23,7 +23,8 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.sources.xla.xspace import build_message_types
 
-#: Maximum size of a cost file in bytes. A million instructions take a tenth of this size.
+#: Maximum size of a cost file in bytes, about ten times the size of a file with a million
+#: instructions.
 _MOST_BYTES = 1 << 30
 
 
@@ -52,7 +53,7 @@ FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
 
 
 def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
-    """Encode costs as the content of a file, keeping the order of the instructions.
+    """Encode costs as file content, keeping the order of the instructions.
 
     Args:
         costs: Costs in microseconds, keyed by instruction.

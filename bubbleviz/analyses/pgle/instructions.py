@@ -1,4 +1,4 @@
-"""Measures the device time of each execution of each XLA instruction.
+"""Measures the device time of every execution of every XLA instruction.
 
 A kernel or copy belongs to the innermost instruction around its launching call.
 """
@@ -23,7 +23,7 @@ from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Share of the collectives' time that may appear to overlap compute due to clock resolution.
+#: Share of the collective time that may appear to overlap compute because of clock resolution.
 _OVERLAPPED = 0.01
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
@@ -37,8 +37,8 @@ class Samples(Table):
     Attributes:
         instruction: Index in ``instructions``.
         module: Index in ``modules``, or -1 if unknown.
-        device: Number of the device in the profile.
-        cost_ns: Total duration of the kernels, copies and memsets of the execution.
+        device: Device number within the profile.
+        cost_ns: Total duration of the execution's kernels, copies and memsets.
         collective: Whether the instruction moves data between devices, according to its name and
             the names of its kernels.
         instructions: Instruction names.
@@ -62,12 +62,12 @@ def measure(
     Args:
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
         kinds: Name patterns of communication kernels and of collective instructions.
-        skip: Number of runs at the start, per module and device, that are warm-up (lazy loading,
-            communication setup). If no device runs a module more often than this, no run of this
-            module is left out as warm-up.
+        skip: Number of initial runs, per module and device, that are warm-up (lazy loading,
+            communication setup). If no device runs a module more often than this, none of the
+            module's runs are left out as warm-up.
 
     Returns:
-        samples: The executions to compute costs from.
+        samples: The executions from which costs are computed.
         left_out: Number of executions left out for each reason: ``compilation`` (launched while
             XLA compiled, such as autotuning), ``cut`` (the module is not completely inside the
             capture) and ``warm_up``.
@@ -134,7 +134,7 @@ def _describe_overlap(
     Args:
         path: Path to the profile.
         activities: All kernels in the profile, followed by all copies.
-        work: Rows of the activities that belong to the executions used for costs.
+        work: Rows of the activities that belong to executions used for costs.
         is_communication: Mask of the communication kernels among ``work``.
     """
     n_devices = len(activities.ranks)
@@ -158,11 +158,11 @@ def _describe_overlap(
 
 
 def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
-    """Yield a limitation if other instructions run between start and done of a collective.
+    """Yield a limitation if other instructions run between a collective's start and done.
 
     Args:
         path: Path to the profile.
-        n_apart: Number of ``done`` halves that do not directly follow their ``start``.
+        n_apart: Number of ``done`` instructions that do not directly follow their ``start``.
     """
     if n_apart:
         yield Limitation(
@@ -177,10 +177,10 @@ def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
 def _count_graph_launches(
     profile: Profile, instruction: Ints, linked_work: linking.LinkedWork, work: Ints
 ) -> int:
-    """Return the number of instructions that launch CUDA graphs.
+    """Count the instructions that launch CUDA graphs.
 
-    An instruction that launches a graph makes only one launching call, so it is sufficient to check
-    the call of its first activity.
+    An instruction that launches a graph makes only one launching call, so checking the call of the
+    instruction's first activity is sufficient.
 
     Args:
         profile: The profile.
@@ -214,9 +214,9 @@ def _describe_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
 def _describe_work_without_costs(
     path: str, activities: Activities, linked_work: linking.LinkedWork
 ) -> Iterator[Limitation]:
-    """Yield limitations for work that belongs to no instruction.
+    """Yield limitations about work that belongs to no instruction.
 
-    One limitation counts work that was launched outside of all instructions. Another one counts
+    One limitation counts work that was launched outside of all instructions. The other one counts
     kernels whose launching call is unknown.
     """
     length_ns = activities.end_ns - activities.start_ns
@@ -232,7 +232,7 @@ def _describe_work_without_costs(
 
 
 def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitation]:
-    """Yield a limitation if modules ran so rarely that their costs include the warm-up."""
+    """Yield a limitation if any modules ran so rarely that their costs include the warm-up."""
     if n_modules:
         yield Limitation(
             "modules whose warm-up counts",
@@ -257,27 +257,27 @@ def explain_no_instructions(profile: Profile) -> NothingToAnalyzeError:
 def _select_executions(
     thunks: Thunks, device: Ints, ranges: Ranges, skip: int, *, in_modules: bool
 ) -> tuple[Bools, Counter[str], int]:
-    """Select the executions to compute costs from.
+    """Select the executions from which costs are computed.
 
     An execution is left out if:
 
     - XLA was compiling,
     - the capture cuts the execution or its module,
     - the execution is in no module although the profile names modules, or
-    - it belongs to one of the first ``skip`` runs of its module on the device.
+    - it belongs to one of its module's first ``skip`` runs on the device.
 
     Args:
         thunks: One range of each execution on a device.
         device: Device of each execution.
         ranges: All ranges of the profile.
-        skip: Number of first executions of each module and device that are warm-up.
-        in_modules: Whether any range names the execution of a module.
+        skip: Number of initial runs of each module on each device that are warm-up.
+        in_modules: Whether the profile contains module ranges.
 
     Returns:
         is_kept: Mask of the selected executions.
         left_out: Number of executions left out, by reason; see :func:`measure`.
-        n_rare: Number of modules that no device runs more than ``skip`` times. No warm-up is left
-            out for these modules.
+        n_rare: Number of modules that no device runs more than ``skip`` times. For such modules, no
+            warm-up is left out.
     """
     is_cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
     is_kept = ~thunks.compiling & ~is_cut
@@ -297,7 +297,7 @@ def _select_executions(
 
 
 def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, Ints, Ints]:
-    """Count the runs of each module on each device, and find out which run each execution is in.
+    """Count each module's runs on each device, and find the run to which each execution belongs.
 
     An instruction outside of all module ranges is treated as a separate module, and each of its
     executions as a run of this module.
@@ -317,7 +317,7 @@ def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, In
     n_modules = int(thunks.module.max(initial=NONE)) + 1
     module = np.where(in_module, thunks.module, n_modules + thunks.instruction)
     run = np.where(in_module, thunks.within, len(ranges) + thunks.execution)
-    # Runs are numbered by start time, because ranges may be in another order.
+    # Runs are numbered by start time, because the ranges may be in a different order.
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
     runs = group_rows(device, module, start_ns, run)
     of_module = (device[runs.first], module[runs.first])

@@ -1,4 +1,4 @@
-"""Parses the names of XLA's ranges: instructions, modules and compilations.
+"""Parses the names of XLA ranges, which mark instructions, modules and compilations.
 
 The names are written by ``xla/service/gpu/nvtx_annotations`` (openxla/xla). All known formats::
 
@@ -23,7 +23,7 @@ from enum import IntEnum
 from bubbleviz.model.columns import Ints, Table, scatter
 from bubbleviz.model.numbering import Numbering
 
-#: SQLite GLOB patterns that match the names of these ranges.
+#: SQLite GLOB patterns that match the names of XLA ranges.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
 _DOMAIN = "TSL:"
 # A name path may contain any text, even "#" and ",hlo_op=", so the last "hlo_op=" is used.

@@ -1,4 +1,4 @@
-"""Text output of ``bubbleviz pgle``: costs, their comparison, and how to use the file."""
+"""Text output of ``bubbleviz pgle``: costs, a comparison of costs, and how to use the cost file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncat
 
 #: Maximum number of rows in a table, and of characters in a name.
 _ROWS, _NAME = 30, 60
-#: Kinds of limitations that concern costs or complete profiles, not clocks, hosts or threads.
+#: Kinds of limitations that concern costs or complete profiles instead of clocks, hosts or threads.
 _OF_COSTS = (
     LimitationKind.WRONG_COSTS,
     LimitationKind.COSTS,
@@ -23,7 +23,7 @@ _OF_COSTS = (
     LimitationKind.PROFILE_UNREADABLE,
 )
 
-#: XLA flags of the run to profile, and of the runs that use the costs.
+#: XLA flags for the run to profile, and for the runs that use the costs.
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation
 PROFILE_FLAGS = (
     "--xla_gpu_enable_latency_hiding_scheduler=false",
@@ -47,12 +47,12 @@ def list_warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
 
 
 def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
-    """Return a text with the XLA flags of the run to profile and of the runs that use the costs.
+    """Return a text with the XLA flags for the run to profile and for the runs that use the costs.
 
     For devices other than GPUs, the text says that XLA reads costs for GPUs only.
 
     Args:
-        paths: Paths of the cost files.
+        paths: Paths to the cost files.
         device: Kind of the run's devices.
     """
     if device != "GPU":
@@ -60,7 +60,7 @@ def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
         return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
     file = to_one_line(paths[0]) if len(paths) == 1 else "FILE"
     if any(c.isspace() or c in "\"'\\" for c in file):
-        # Blanks separate flags in XLA_FLAGS.
+        # Flags in XLA_FLAGS are separated by spaces.
         file = '"' + file.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
@@ -87,12 +87,12 @@ def summarize_costs(costs: Costs) -> str:
 
 
 def _describe_device(costs: Costs, word: str) -> str:
-    """Return a word for the devices that mentions the CPU if XLA ran on the host."""
+    """Return a word for the devices, which mentions the CPU if XLA ran on the host."""
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 
 def list_cost_sections(costs: Costs) -> Iterator[Block]:
-    """Yield a summary of costs, a table of modules, and a table of the costliest instructions."""
+    """Yield a cost summary, a table of modules, and a table of the costliest instructions."""
     yield Sentence(summarize_costs(costs))
     modules = [
         {
@@ -119,7 +119,7 @@ def list_cost_sections(costs: Costs) -> Iterator[Block]:
 
 
 def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
-    """Yield a table of estimated and measured costs, the total error, and the unmatched names.
+    """Yield a table of estimated and measured costs, the total error, and unmatched names.
 
     If no instruction has both an estimate and a measured cost, a sentence replaces the table.
     """

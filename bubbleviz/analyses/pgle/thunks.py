@@ -1,7 +1,7 @@
-"""Groups the ranges of XLA instructions into executions, and assigns them to modules.
+"""Groups the ranges of XLA instructions into executions, and assigns the executions to modules.
 
-An instruction may consist of several thunks, so its consecutive ranges form one execution. Every
-iteration of a loop is a separate execution::
+An instruction may consist of several thunks, so consecutive ranges of an instruction form one
+execution. Each loop iteration is a separate execution::
 
     XlaModule   ├─jit_step──────────────────────────────────────────────┤
     Thunk         ├─fusion.1─┤ ├─fusion.1─┤ ├─while.2──────────────────┤
@@ -61,7 +61,7 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
 
     Returns:
         thunks: One row per range in ``rows``.
-        n_apart: Number of ``done`` halves of asynchronous pairs that do not directly follow their
+        n_apart: Number of asynchronous ``done`` instructions that do not directly follow their
             ``start``, because other instructions ran in between.
     """
     kind = names.kind[ranges.name_id]
@@ -76,7 +76,7 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
     follows[:1] = False
     for column in (ranges.thread[rows], within, parent):
         follows[1:] &= column[order[1:]] == column[order[:-1]]
-    # If a loop contains a single instruction, each of its iterations is an execution.
+    # If a loop contains a single instruction, each loop iteration is one execution.
     is_only_child = _mask_only_children(parent, instruction, names.instructions)
     continues = follows & (within[order] != NONE) & ~is_only_child[order]
     continues[1:] &= instruction[order[1:]] == instruction[order[:-1]]
@@ -111,9 +111,9 @@ def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -
 
 
 def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
-    """Merge the executions of ranges that are nested in a range of the same instruction.
+    """Merge the executions of ranges nested inside a range of the same instruction.
 
-    Such a range gets the execution of the outermost range of its instruction around it.
+    A nested range gets the execution of the outermost enclosing range of the same instruction.
 
     Args:
         execution: Execution of each range.
@@ -132,12 +132,11 @@ def _count_halves_apart(instruction: Ints, follows: Bools, names: Sequence[str])
     """Count the ``done`` instructions that do not directly follow a ``start`` of the same kind.
 
     Only kinds, such as ``all-reduce``, are compared, because the numbers in names do not identify
-    pairs. Kinds that have no ``start`` in any range are ignored.
+    pairs. Kinds for which no range is a ``start`` are ignored.
 
     Args:
         instruction: Instruction of each range, as an index into ``names``, in order of execution.
-        follows: Mask of the ranges that have the same thread, module and parent as the range before
-            them.
+        follows: Mask of the ranges with the same thread, module and parent as the preceding range.
         names: Instruction names.
     """
     kind_of_half, kinds = np.full((2, len(names)), NONE, np.int64), Numbering[str]()
@@ -175,9 +174,9 @@ def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 
 
 def _find_parents(innermost: Innermost, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return, for each range, the innermost other range around it, or -1 if there is none.
+    """Return, for each range, the innermost other range that encloses it, or -1 if there is none.
 
-    Of two ranges with equal times, the range with the smaller depth encloses the other.
+    If two ranges have equal times, the range with the smaller depth encloses the other.
 
     Args:
         innermost: The ranges.

@@ -1,1 +1,1 @@
-"""Finds the best order for a measured run, and compares it with the order that ran."""
+"""Finds the best order for a measured run, and compares it with the order that the run used."""

@@ -1,4 +1,4 @@
-"""Chooses the best order of operations when sends and receives are taken into account.
+"""Chooses the best order of operations, taking sends and receives into account.
 
 The search for orders ignores communication. On GPUs, the transfers between two ranks run one after
 the other on a stream, which delays some orders more than others. The best order is therefore chosen
@@ -17,10 +17,10 @@ from bubbleviz.schedules.simulation import Outcome
 
 #: Maximum number of operations in a plan for which the messages of all candidates are reordered.
 _MAX_REORDERED = 800
-#: Number of candidates of a larger plan that are compared with PyTorch's messages.
+#: For larger plans, number of candidates that are compared using PyTorch's messages.
 _N_COMPARED = 3
-#: Maximum number of operations in a plan whose messages are reordered after the comparison.
-#: Larger plans keep PyTorch's messages, unless these messages deadlock.
+#: Maximum number of operations in a plan whose messages are reordered after the comparison. Larger
+#: plans keep PyTorch's messages unless those messages deadlock.
 _MAX_OPTIMIZED = 5_000
 #: Makespan assigned to an order that deadlocks, longer than any real makespan.
 _DEADLOCKED = 1 << 62
@@ -29,24 +29,24 @@ _DEADLOCKED = 1 << 62
 def choose_with_communication(
     best: planning.BestPlan, *, queued: bool
 ) -> tuple[Outcome, Communication]:
-    """Choose the allowed order with the shortest makespan, including transfers on streams.
+    """Choose the allowed order with the shortest makespan, counting transfers on streams.
 
     The effort depends on the number of operations in the plan:
 
-    - Up to ``_MAX_REORDERED``, messages are reordered for every candidate that can still win, and
-      the results are compared.
-    - Above that, the ``_N_COMPARED`` best candidates are compared with PyTorch's message order.
-      Only the messages of the chosen order are reordered.
-    - Above ``_MAX_OPTIMIZED``, the chosen order keeps PyTorch's messages unless they deadlock.
+    - Up to ``_MAX_REORDERED``, the messages of every candidate that can still win are reordered,
+      and the results are compared.
+    - Above ``_MAX_REORDERED``, the ``_N_COMPARED`` best candidates are compared using PyTorch's
+      message order. Only the messages of the chosen order are reordered.
+    - Above ``_MAX_OPTIMIZED``, even the chosen order keeps PyTorch's messages unless they deadlock.
 
     Args:
-        best: Candidate orders, sorted by their length without communication.
+        best: Candidate orders, sorted by makespan without communication.
         queued: Whether transfers between two ranks run one after the other. If ``queued`` is false,
             or if orders are not compared by makespan, ``best.best`` is kept.
 
     Returns:
         outcome: The chosen order.
-        communication: The messages of the chosen order, with its makespan including transfers.
+        communication: The messages of the chosen order, and its makespan including transfers.
     """
     workload = best.workload
     n_operations = sum(map(len, best.best.plan.orders))
@@ -65,7 +65,7 @@ def choose_with_communication(
         return outcome, order_messages(outcome.plan, workload, STREAMS)
     rows: list[tuple[Outcome, Communication]] = []
     for candidate in allowed:
-        # Communication never makes an order shorter, so longer candidates need no lowering.
+        # Communication never makes an order shorter, so longer candidates need not be lowered.
         if all(candidate.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
             rows.append((candidate, order_messages(candidate.plan, workload, STREAMS)))
     return min(rows, key=lambda row: row[1][1])

@@ -62,7 +62,7 @@ def as_json(planned: PlannedRun) -> str:
 
 
 def _make_workload_entry(planned: PlannedRun) -> dict[str, Any]:
-    """Return the JSON entry of the planned workload, with one object per virtual stage."""
+    """Return the JSON entry for the planned workload, with one object per virtual stage."""
     work: Workload = planned.workload
     columns = {
         "device": work.placement,
@@ -89,7 +89,7 @@ def _make_workload_entry(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _make_candidate_entry(candidate: Outcome) -> dict[str, Any]:
-    """Return the JSON entry of an order that was considered."""
+    """Return the JSON entry for an order that was considered."""
     return {
         "schedule": candidate.plan.name,
         "split": candidate.plan.splits,
@@ -99,7 +99,7 @@ def _make_candidate_entry(candidate: Outcome) -> dict[str, Any]:
 
 
 def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
-    """Return the simulated time, bubble ratios and peak memory of an order as a JSON entry."""
+    """Return an order's simulated time, bubble ratios and peak memory as a JSON entry."""
     return {
         "makespan_ns": outcome.makespan_ns,
         "cost_ns": outcome.simulation.cost_ns,
@@ -113,7 +113,7 @@ def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
-    """Return one list per device: its operations in planned order, with start and end."""
+    """Return one list per device with its operations in planned order, including start and end."""
     ran = outcome.simulation
     times = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
     keys = "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"
@@ -127,7 +127,7 @@ def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
 
 
 def as_svg(planned: PlannedRun, view: View) -> str:
-    """Draw the best order as SVG, in the style of a view."""
+    """Draw the best order as SVG in the style of a given view."""
     outcome = planned.best.best
     return picture(make_plan_report(outcome.plan, outcome.simulation), view)
 
@@ -135,9 +135,9 @@ def as_svg(planned: PlannedRun, view: View) -> str:
 def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
     """Build a plot of the bubble ratio of each order against its peak memory.
 
-    The peak memory of an order is the maximum over all devices. If the resident memory of devices
-    was measured, it is added to the peaks and limits, which otherwise only cover activations.
-    Orders whose bubble ratio is unknown are left out.
+    The peak memory of an order is the maximum over all devices. If the resident memory of the
+    devices was measured, it is added to the peaks and limits, which otherwise only cover
+    activations. Orders whose bubble ratio is unknown are left out.
     """
     limit, resident = planned.workload.limit, planned.resident
     always = resident or (0.0,) * planned.workload.devices

@@ -41,7 +41,7 @@ class MeasuredRun:
     Attributes:
         source: Path of the report, or of the profiles.
         workload: Times and memory of the virtual stages.
-        schedule: Name of the run's schedule, or None if it was not recognized.
+        schedule: Name of the run's schedule, or None if the schedule was not recognized.
         executed_plan: Order of the operations in the typical iteration, or None if this iteration
             is incomplete. If the report lists no operations, this is the order of the recognized
             schedule, or None if the schedule is unknown.
@@ -50,7 +50,7 @@ class MeasuredRun:
         restrictions: Reasons why the measured times may not cover a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if it was not measured.
         on_gpus: Whether kernels were recorded. Transfers are then assumed to go through NCCL.
-        overlaps: Whether consecutive iterations overlap. The makespan of a single iteration then
+        overlaps: Whether consecutive iterations overlap. If so, the makespan of a single iteration
             says little about the speed of the run.
     """
 
@@ -66,7 +66,7 @@ class MeasuredRun:
 
 
 def load_run(path: str) -> MeasuredRun:
-    """Load the run from a saved JSON report.
+    """Load a run from a saved JSON report.
 
     Raises:
         InputError: The file cannot be read, is not a report, or does not contain a complete
@@ -79,7 +79,7 @@ def load_run(path: str) -> MeasuredRun:
 
 
 def extract_run(report: Report, source: str) -> MeasuredRun:
-    """Extract the run from a report in memory.
+    """Extract the run from a report that is in memory.
 
     Args:
         report: The report.
@@ -95,13 +95,13 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 
 
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
-    """Build a measured run from its summary, and determine the plan that the run executed.
+    """Build a measured run from a summary, and determine the plan that the run executed.
 
     The plan is the order of the operations in the typical iteration, or None if its number of
     microbatches differs from the workload's.
 
-    The plan of the recognized schedule is used instead if no operations were saved. It is also used
-    if both orders are equal, because it says which operations run concurrently.
+    The plan of the recognized schedule is used instead if no operations were saved. The schedule's
+    plan is also used if both orders are equal, because it says which operations run concurrently.
 
     Args:
         source: Path of the report, or of the profiles.
@@ -126,7 +126,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         and schedule_plan is not None
         and executed_plan.orders == schedule_plan.orders
     ):
-        # Only the schedule's plan says which operations run together.
+        # Only the schedule's plan says which operations run concurrently.
         executed_plan = schedule_plan
     return MeasuredRun(
         source,
@@ -144,7 +144,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
 def find_executed_plan(
     columns: Mapping[str, Ints], iteration: int, placement: tuple[int, ...], name: str
 ) -> Plan | None:
-    """Find the order in which each device ran the operations of one iteration.
+    """Find the order in which each device ran the operations in one iteration.
 
     If several ranks run the same stages (data-parallel replicas), the rank with the lowest number
     is used. Microbatches are renumbered from 0, and a B without a W becomes a BW.
@@ -157,8 +157,8 @@ def find_executed_plan(
         name: Name of the plan.
 
     Returns:
-        The plan, or None if the iteration is incomplete, that is, unless every virtual stage runs
-        each microbatch exactly once, forward and backward.
+        The plan, or None if the iteration is incomplete. An iteration is complete if every virtual
+        stage runs each microbatch exactly once, forward and backward.
     """
     rows = _select_work(columns, iteration)
     stage, phase = columns["virtual_stage"][rows], columns["phase"][rows]
@@ -195,7 +195,7 @@ def _select_work(columns: Mapping[str, Ints], iteration: int) -> Ints:
 
 
 def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
-    """Convert the operations of a device to planned operations. A B without its W becomes a BW."""
+    """Convert a device's operations to planned operations. A B without its W becomes a BW."""
     operations = list(zip(stage.tolist(), phase.tolist(), microbatch.tolist(), strict=True))
     split = {(s, mb) for s, kind, mb in operations if kind == Phase.W}
     return tuple(
@@ -207,7 +207,7 @@ def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
 
 
 def _is_complete(plan: Plan) -> bool:
-    """Return whether each virtual stage runs each microbatch forward and backward exactly once.
+    """Return whether each virtual stage runs each microbatch exactly once, forward and backward.
 
     The operations of a microbatch on a virtual stage must be F and BW, or F, B and W, in this
     order.
@@ -221,19 +221,19 @@ def _is_complete(plan: Plan) -> bool:
     return is_full and all(sequence in allowed for sequence in phases.values())
 
 
-#: Value of ``--memory-limit`` for no limit.
+#: Value of ``--memory-limit`` that means no limit.
 UNLIMITED = "none"
 
 
 class LimitedWorkload(NamedTuple):
-    """A workload with the memory of its activations and the memory limit of its devices.
+    """A workload with its activation memory and the memory limit of its devices.
 
     Attributes:
         workload: The workload, with its activation memory and its memory limits.
         in_bytes: Whether the workload's memory is in bytes. If not, the unit is M_B (the
             activations of one microbatch on a complete stage) or a unit that the user chose.
-        limit_is_from_run: Whether the limit is the peak memory of the order that ran.
-        resident: Bytes that each device occupies in addition to activations. They are already
+        limit_is_from_run: Whether the limit is the peak memory of the order that the run used.
+        resident: Bytes that each device uses in addition to activations, which are already
             subtracted from the memory limits. Empty if unknown or not needed.
     """
 
@@ -251,15 +251,16 @@ def resolve_memory(
 ) -> LimitedWorkload:
     """Determine the activation memory and the memory limit from a run and the user's options.
 
-    If the user gives no limit, the limit is the highest peak memory on any device in the order that
-    ran, because devices certainly have that much. If this order is unknown, there is no limit.
+    If the user gives no limit, the limit is the highest peak memory of any device in the order that
+    the run used, because every device certainly has that much. If that order is unknown, there is
+    no limit.
 
     If the user gives a limit and memory was measured, the resident memory of each device is
     subtracted from the limit.
 
     Args:
         run: The measured run.
-        limit: Memory of a device as the user wrote it, or ``none``; see
+        limit: Memory limit per device as the user wrote it, or ``none``; see
             :func:`.memory_sizes.parse_memory`.
         backward: M_B, the memory of one microbatch on a complete stage from F to the end of B, or
             None to use the measured memory.
@@ -296,7 +297,7 @@ def resolve_memory(
 
 
 def _explain_unit(in_bytes: bool, backward: str | None) -> str:
-    """Return a clause that says which unit the activations have, and how to give a limit in it.
+    """Return a clause that says which unit activations have, and how to give a limit in that unit.
 
     Args:
         in_bytes: Whether the activations are in bytes.
@@ -360,11 +361,12 @@ class PlannedRun:
         run: The measured run.
         workload: The planned workload with its memory.
         in_bytes: Whether the workload's memory is in bytes; see :class:`LimitedWorkload`.
-        limit_is_from_run: Whether the memory limit is the peak memory of the order that ran.
-        resident: Memory of each device in addition to activations, in bytes, or empty.
-        best: The best order, with all orders that were considered.
-        executed: The order that ran, simulated at the same times, or None if it is unknown or has a
-            different number of microbatches.
+        limit_is_from_run: Whether the memory limit is the peak memory of the order that the run
+            used.
+        resident: Memory that each device uses in addition to activations, in bytes, or empty.
+        best: The best order, along with all orders that were considered.
+        executed: The order that the run used, simulated with the same times, or None if the order
+            is unknown or has a different number of microbatches.
         communication: Messages of the best order, and its makespan if transfers between two ranks
             run one after the other.
     """
@@ -421,14 +423,14 @@ def plan_run(
 
     Args:
         run: The measured run.
-        microbatches: Number of microbatches per iteration, or None for the run's number.
-        memory_limit: Memory of a device; see ``limit`` of :func:`resolve_memory`.
+        microbatches: Number of microbatches per iteration, or None to use the run's number.
+        memory_limit: Memory limit per device; see ``limit`` of :func:`resolve_memory`.
         memory_b: M_B, the activations of a microbatch on a complete stage, or None to use the
             measured memory.
         memory_w: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
         split: Whether orders may split the backward into B and W. None allows it if the run splits
             its backward.
-        watch: Callback that is notified of the completed fraction of the search.
+        watch: Callback that is called with the completed fraction of the search.
 
     Raises:
         UsageError: The memory is too small for one microbatch, or the plan has too many operations.

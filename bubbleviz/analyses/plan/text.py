@@ -55,12 +55,12 @@ def _compare_saving(saving: float) -> str:
 
 
 def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
-    """Yield the table rows: the order that ran, if it is known, then all candidates."""
+    """Yield the table rows: the order that the run used (if known), then all candidates."""
     executed, best = planned.executed, planned.best
     executed_ns = 0 if executed is None else best.length_ns(executed)
 
     def make_row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
-        """Return the row of an order, compared with the order that ran."""
+        """Return the table row for an order, compared with the order that the run used."""
         length_ns = best.length_ns(outcome)
         saved = 1 - length_ns / executed_ns if executed_ns else None
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)
@@ -130,7 +130,7 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
 
 
 def _describe_communication(planned: PlannedRun) -> Iterator[str]:
-    """Yield notes on how queued transfers change the choice and the makespan of the best order.
+    """Yield notes on how queued transfers change the best order and its makespan.
 
     The first note is yielded if another order would be shorter without transfers. The second note
     is yielded if transfers cost more than ``_MIN_QUEUEING_COST`` of the makespan.
@@ -155,7 +155,7 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
 
 
 def _describe_memory(planned: PlannedRun) -> str:
-    """Describe the memory limit: its amount, and where it comes from."""
+    """Describe the memory limit's amount and where the limit comes from."""
     limit = planned.workload.limit
     if limit is None:
         return "memory: no limit; set one with --memory-limit"

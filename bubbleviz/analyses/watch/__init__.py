@@ -1,1 +1,1 @@
-"""Follows a running job: measures its bubble while its ranks record iterations."""
+"""Follows a running job, measuring its bubble while its ranks record iterations."""

@@ -1,7 +1,7 @@
-"""Measures the complete iterations of a running job, and keeps the few that are needed later.
+"""Measures a running job's complete iterations, and keeps the few that are needed later.
 
-An iteration is complete when every rank has written it. A rank that has written nothing for a while
-is silent, and no iteration waits for a silent rank::
+An iteration is complete once every rank has written it. A rank that has written nothing for a while
+is silent, and iterations do not wait for silent ranks::
 
     rank 0   ├ 6 ┤├ 7 ┤├ 8 ┤├ 9 ┤
     rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete iteration until rank 1 is silent
@@ -31,15 +31,15 @@ from bubbleviz.sources.operations.jsonl.recording import make_table
 
 #: Number of measured iterations to keep. Clock alignment and advice also use these iterations.
 CONTEXT = 2
-#: A rank is silent after this many seconds without new data and this many missing iterations.
+#: A rank is silent after this many seconds without new data and this many missed iterations.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
-#: Maximum number of iterations to keep per rank while other ranks have not written them yet.
+#: Maximum number of iterations per rank to keep while waiting for other ranks to write them.
 _MAX_KEPT = 256
-#: Largest step of a host's UTC clock, relative to its monotonic clock, that is ignored.
+#: Largest jump in a host's UTC clock, relative to its monotonic clock, that is ignored.
 _CLOCK_STEP_NS = 50_000_000
 
-#: Number of newest iterations used for advice.
-#: A fault appears in the advice two iterations after the fault began.
+#: Number of recent iterations used for advice. A fault appears in the advice two iterations after
+#: it began.
 _ADVISED = 3
 #: Name of the ratio that is unknown until the next iteration has begun.
 _PERIOD = "period"
@@ -48,8 +48,8 @@ _PERIOD = "period"
 TREND = 120
 #: A rank is slow if it computes longer than its peers by more than this fraction.
 SLOW = 0.1
-#: Multiple of the usual pause above which a pause can be long.
-#: A pause is long if it exceeds the usual pause by more than this fraction of the iteration.
+#: Multiple of the usual pause above which a pause can be long. To be long, a pause must also exceed
+#: the usual pause by more than this fraction of the iteration.
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
@@ -59,14 +59,14 @@ class Observation:
 
     Attributes:
         iterations: Iterations measured since the previous look, sorted by number.
-        trend: The newest measured iterations, oldest first, at most ``TREND``.
-        silent: Numbers of the ranks that have stopped writing or have not written anything yet.
+        trend: The most recent measured iterations, oldest first, at most ``TREND``.
+        silent: Numbers of the ranks that have stopped writing or have never written anything.
         advice: Advice on what to do first, or "" if there is none yet.
-        events: Events since the previous look, such as a restart or a silent rank, one sentence
-            each.
+        events: Events since the previous look, such as a restart or a rank falling silent, one
+            sentence each.
         total: Number of iterations measured so far.
-        hosts: Distinct hostnames of the ranks.
-        unreadable: Reasons why files of the folder cannot be read, one sentence each.
+        hosts: Distinct hostnames on which the ranks run.
+        unreadable: Reasons why files in the folder cannot be read, one sentence each.
     """
 
     iterations: tuple[WatchedIteration, ...]
@@ -82,7 +82,7 @@ class Observation:
 class Watcher:
     """Follows the newest run recorded in a folder.
 
-    Memory use is bounded: only the last few iterations are kept.
+    Memory use is bounded, because only the last few iterations are kept.
 
     Args:
         folder: Folder that the ranks write to; it may still be empty.
@@ -110,8 +110,7 @@ class Watcher:
     def look(self, now_s: float) -> Observation:
         """Read the data that ranks have written since the last call, and measure new iterations.
 
-        Returns the new iterations, the events since the last call, and the current state of the
-        run.
+        Returns the new iterations, the events since the last call, and the run's current state.
 
         Args:
             now_s: Current time of a monotonic clock, in seconds.
@@ -156,7 +155,7 @@ class Watcher:
     def _list_unreadable(self) -> Iterator[str]:
         """Yield a sentence for each unreadable file and for each recording with only damaged lines.
 
-        A recording whose last lines are damaged is included if no iteration has been read from it.
+        A recording that ends in damaged lines is included if no iteration has been read from it.
         """
         yield from map(str, self._folder.unreadable.values())
         for part in self._folder.parts:
@@ -172,7 +171,7 @@ class Watcher:
     def _add_stretch(
         self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float
     ) -> None:
-        """Add new iterations to their rank, and detect whether the run was restarted.
+        """Add new iterations to their rank, and detect whether the run has restarted.
 
         The run was restarted if a rank began a new session, or if a new rank reports a different
         number of ranks. Iterations of earlier runs are ignored. At most ``_MAX_KEPT`` iterations
@@ -219,11 +218,11 @@ class Watcher:
         start. An event is added only for the first rank of the new run.
 
         Args:
-            previous_start_ns: UTC time at which a rank of the previous run started.
+            previous_start_ns: UTC time at which a rank of the previous run had started.
             header: Header of a recording of the new run.
         """
         middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
-        # The other ranks restart one by one. Only the restart of the first rank is an event.
+        # The other ranks restart one by one, but only the first rank's restart is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
             ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
@@ -234,10 +233,10 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Add an event for each time that the UTC clock of the rank's host was set.
+        """Add an event for each time the UTC clock of the rank's host was changed.
 
-        The clock was set if the difference between UTC and the monotonic clock changed by more than
-        ``_CLOCK_STEP_NS`` from one iteration to the next.
+        The clock was changed if the difference between UTC and the monotonic clock differs by more
+        than ``_CLOCK_STEP_NS`` from one iteration to the next.
 
         Args:
             rank: The rank whose clocks are compared.
@@ -274,9 +273,9 @@ class Watcher:
     def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
         """Measure the new iterations that every rank has written, not counting silent ranks.
 
-        While some ranks of the run have written nothing yet, no iteration is measured in the first
-        ``SILENT_S`` seconds after the first look. Iterations that cannot be analyzed are left out,
-        and the reason is reported once.
+        As long as some ranks of the run have not written anything, no iteration is measured in the
+        first ``SILENT_S`` seconds after the first look. Iterations that cannot be analyzed are left
+        out, and the reason is reported once.
 
         Also updates the advice, and keeps only the last ``CONTEXT`` measured iterations of each
         rank.
@@ -319,7 +318,7 @@ class Watcher:
         return iterations
 
     def _make_report(self, numbers: Sequence[int]) -> Report:
-        """Make a report on the iterations with the given numbers.
+        """Create a report on the iterations with the given numbers.
 
         Raises:
             BubblevizError: The iterations cannot be analyzed.
@@ -335,13 +334,13 @@ class Watcher:
     def _summarize(
         self, report: Report, previous: Iteration | None, iteration: Iteration, number: int
     ) -> WatchedIteration:
-        """Return the summary of an iteration.
+        """Return a summary of an iteration.
 
         The ratio ``period`` is taken from the previous iteration, because it is unknown until the
         next iteration begins.
 
         Args:
-            report: Report on this iteration and earlier ones.
+            report: Report that covers this iteration and earlier ones.
             previous: The iteration before this one, or None if the report does not contain it.
             iteration: The iteration to summarize.
             number: Number of the iteration.
@@ -367,7 +366,7 @@ class Watcher:
         )
 
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
-        """Add an iteration to the trend, and return it with its slow ranks and usual pause.
+        """Add an iteration to the trend, and return it with slow ranks and usual pause filled in.
 
         A rank is slow if it computes longer than its peers by more than the fraction ``SLOW``. If
         the iteration number is not higher than the previous one, the run was restarted, and the

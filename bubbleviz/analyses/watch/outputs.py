@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 Take: TypeAlias = Callable[[Observation], None]
-#: Maximum number of slow ranks that have metrics.
+#: Maximum number of slow ranks for which metrics are written.
 _RANKS = 8
-#: Fields of :class:`.RankPace` that a JSON line contains for each of the three slowest ranks.
+#: Fields of :class:`.RankPace` that JSON lines contain for each of the three slowest ranks.
 _PACE = ("rank", "host", "stage", "compute_ns", "excess")
 #: A metric: its name, description, label names, and (label values, value) pairs.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
@@ -38,12 +38,12 @@ def open_outputs(
     Args:
         run: Name of the run in metrics.
         jsonl: File to which one line per iteration is appended, or None.
-        listen: Address ``HOST:PORT`` at which Prometheus can fetch the metrics, or None.
+        listen: Address ``HOST:PORT`` from which Prometheus can fetch the metrics, or None.
         tensorboard: Directory to which scalars are written for TensorBoard, or None.
 
     Raises:
         OutputError: An output cannot be opened, or its library is not installed.
-        UsageError: ``listen`` is not an address.
+        UsageError: ``listen`` is not a valid address.
     """
     with ExitStack() as stack:
         outputs: list[Take] = []
@@ -107,7 +107,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
     try:
         yield take
     except BaseException:
-        # Remove an empty output file if the run ends with an error.
+        # Remove the output file if it is empty and the run ends with an error.
         if is_new and file.tell() == 0:
             Path(path).unlink(missing_ok=True)
         raise
@@ -195,7 +195,7 @@ class Metrics:
         self._thread.join()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; the registry calls this in the server's thread."""
+        """Yield the metrics. The registry calls this method in the server's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         sight, run = self._sight, self._run

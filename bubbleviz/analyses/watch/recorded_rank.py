@@ -17,7 +17,7 @@ class RecordedRank:
     """The newest recorded iterations of one rank.
 
     Args:
-        part: Reader of the rank's recording.
+        part: Reader for the rank's recording.
         header: Header of the recording.
 
     Attributes:
@@ -25,7 +25,7 @@ class RecordedRank:
         host: Hostname, or "" if unknown.
         stretch: The kept iterations and their operations, or None before the first call of
             :meth:`add`. The iteration numbers are strictly increasing.
-        read_s: Time when the caller last read new data, in seconds on the caller's clock.
+        read_s: Time at which the caller last read new data, in seconds on the caller's clock.
     """
 
     def __init__(self, part: recorded.PartReader, header: Header) -> None:
@@ -41,7 +41,7 @@ class RecordedRank:
         """
         numbers = []
         for number in stretch.iterations.number.tolist():
-            # An evaluation loop may count from 0 again, but numbers must increase.
+            # An evaluation loop may restart the count at 0, but numbers must increase.
             self._last = number if number > self._last else self._last + 1
             numbers.append(self._last)
         iterations = replace(stretch.iterations, number=np.array(numbers, np.int64))
@@ -62,17 +62,17 @@ class RecordedRank:
         return [int(number) for number in self.iterations.number]
 
     def drop_before(self, number: int) -> None:
-        """Drop the iterations whose number is smaller than ``number``, and their operations.
+        """Drop the iterations whose number is smaller than ``number``, along with their operations.
 
-        :meth:`add` must have been called before.
+        :meth:`add` must have been called first.
         """
         self.stretch = self._select(self.iterations.number >= number)
 
     def _select(self, is_selected: Bools) -> recorded.Stretch:
-        """Return a stretch with only the selected iterations and their operations.
+        """Return a stretch that contains only the selected iterations and their operations.
 
-        The column ``iteration`` of the operations is renumbered: it contains rows of the new
-        iteration table.
+        The operations' column ``iteration`` is renumbered to contain rows of the new iteration
+        table.
 
         Args:
             is_selected: Mask of the kept iterations.

@@ -17,22 +17,22 @@ from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: Maximum number of causes, and of slow ranks, to show.
+#: Maximum numbers of causes and of slow ranks to show.
 _CAUSES, _SHOWN_RANKS = 4, 5
-#: Number of newest iterations that the page searches for a long pause.
+#: Number of recent iterations that the page searches for a long pause.
 _PAUSES = 8
-#: Maximum widths of the trend and of a bar, and width of the text before a bar, in columns.
+#: Maximum widths of the trend and of a bar, and width of the text to the left of a bar, in columns.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
 #: Maximum number of characters in a hostname, and in the advice.
 _MAX_HOST, _MAX_ADVICE = 60, 400
-#: Minimum range of the trend's scale, so that noise does not fill it.
+#: Minimum range of the trend's scale, so that noise does not fill the scale.
 _MIN_RANGE = 0.02
 
 
 def format_line(iteration: WatchedIteration) -> str:
-    """Format an iteration as one line: its primary ratio, length, main causes and slowest rank.
+    """Format an iteration as one line with its primary ratio, length, main causes and slowest rank.
 
-    If the pause before the iteration was long, the line contains it as well.
+    If the pause before the iteration was long, the line also contains the pause.
     """
     value = iteration.ratios.get(iteration.headline)
     parts = [
@@ -105,7 +105,7 @@ def format_page(
 ) -> Iterator[Line]:
     """Yield the lines of the terminal page.
 
-    Until an iteration has been measured, the page says what is missing, unless files are
+    Until an iteration has been measured, the page says what is missing, unless some files are
     unreadable. The events come last.
 
     Args:
@@ -176,7 +176,7 @@ def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
 
 
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
-    """Return a text with one bar per value (a space if unknown), and a description of the scale.
+    """Return a text with one bar per value (a space if unknown) and a description of the scale.
 
     The scale extends from the smallest to the largest value, but spans at least ``_MIN_RANGE``. The
     description of the scale is "" if no value is known.

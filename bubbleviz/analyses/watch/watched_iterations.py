@@ -1,4 +1,4 @@
-"""Summaries of the iterations of a running job, and limits on their ratios."""
+"""Summaries of the iterations of a running job, and limits on the bubble ratios."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class RankPace:
     """How long a rank computed in one iteration.
 
     Attributes:
-        rank: Number of the rank in the run.
+        rank: Rank number within the run.
         host: Hostname, or "" if unknown.
         stage: Stage of the rank, or None if unknown.
         compute_ns: Time the rank spent in forward and backward passes.
-        excess: How much longer this rank computed than its peers, as a fraction of their median.
-            The peers are the ranks of the same stage, or all ranks if any stage has a single rank.
-            If there are only two peers, the rank is compared with the other one.
-        slow_since: Number of the iteration in which the rank became slow, without a break until
-            now, or -1 if the rank is not slow.
-        since_utc_ns: UTC time when the last rank wrote the iteration ``slow_since``, or -1 if the
-            rank is not slow.
+        excess: How much longer this rank computed than its peers, as a fraction of the peers'
+            median. The peers are the ranks of the same stage, or all ranks if any stage has a
+            single rank. If there are only two peers, the rank is compared with the other one.
+        slow_since: Number of the iteration since which the rank has been slow without a break, or
+            -1 if the rank is not slow.
+        since_utc_ns: UTC time at which the last rank wrote the iteration ``slow_since``, or -1 if
+            the rank is not slow.
     """
 
     rank: int
@@ -51,14 +51,14 @@ class WatchedIteration:
 
     Attributes:
         number: Number of the iteration.
-        utc_ns: UTC time when the last rank wrote the iteration.
+        utc_ns: UTC time at which the last rank wrote the iteration.
         length_ns: Time from the first start to the last end on any rank.
         pause_ns: Time from the last end of the previous iteration to the first start of this one
             (at least 0), or -1 if unknown.
         ranks: Number of ranks that recorded the iteration.
-        world_size: Number of ranks of the run, or -1 if unknown.
+        world_size: Number of ranks in the run, or -1 if unknown.
         headline: Name of the primary ratio.
-        ratios: Values of the ratios, keyed by name; None if unknown. ``period`` is the ratio of the
+        ratios: Values of the ratios, keyed by name, or None if unknown. ``period`` belongs to the
             previous iteration, whose period ends when this iteration starts.
         parts: Parts of the bubble, largest first, with shares that add up to the primary ratio.
         paces: Paces of the ranks that computed in this iteration, sorted by descending excess.
@@ -98,7 +98,7 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
 
 
 def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[WatchedIteration], str]:
-    """Return a function that checks whether ratios stay above their limits for too long.
+    """Return a function that checks whether ratios have stayed above their limits for too long.
 
     The function must be called with each iteration in order. It returns a sentence when a ratio has
     been above its limit for ``max_exceeding`` consecutive iterations, otherwise "". Iterations in
@@ -106,7 +106,7 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
 
     Args:
         texts: Limits such as ``schedule=20%``. A limit without a name applies to the primary ratio.
-        max_exceeding: Number of consecutive iterations above a limit that triggers it.
+        max_exceeding: Number of consecutive iterations above a limit that trigger the limit.
 
     Raises:
         UsageError: A limit is invalid or names an unknown ratio, or ``max_exceeding`` is below 1.
@@ -128,7 +128,7 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
     def check_limits(iteration: WatchedIteration) -> str:
         """Return a sentence about the first limit that this iteration triggers, otherwise "".
 
-        The remaining limits are then not checked for this iteration.
+        After a limit is triggered, the remaining limits are not checked for this iteration.
         """
         for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
