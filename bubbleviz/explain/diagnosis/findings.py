@@ -599,9 +599,8 @@ def _choose_length_measure(
 
     If iterations overlap, the next iteration starts one period later: after the longest span of any
     rank plus a pause that does not change. The span of a rank is the time from its first to its
-    last compute operation or optimizer in the iteration. So removing a fault saves at most the
-    amount by which the longest span gets shorter, and replayed lengths must not become shorter than
-    this allows.
+    last compute operation or optimizer in the iteration. So removing a fault cannot save more time
+    than the longest span loses, and replayed lengths must not become shorter than this allows.
 
     Args:
         work: Work table of all ranks.
@@ -789,7 +788,7 @@ def _build_pause_fault(
     """Build the fault for the time between iterations during which all ranks are idle.
 
     The ranks of the fault are those that were idle for the shortest time in the longest pause.
-    ``host`` describes what the host of the first such rank was doing during this pause.
+    ``host`` describes what the host was doing on the first of those ranks during this pause.
 
     Args:
         run: The replayed run.

@@ -239,8 +239,8 @@ class Scenarios:
         """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
         All closing rows that depend on several groups are returned. The ends of all other closing
-        rows are known. So only the last closing row is returned for each group, iteration and
-        replay.
+        rows are known. Of those other rows, only the last one is returned for each group, iteration
+        and replay.
 
         Args:
             group: Group number of each row.
