@@ -1,9 +1,9 @@
-"""Profile clocks: the machine of each profile, and its clock according to its session.
+"""Profile clocks: each profile's machine, and its clock according to the profiling session.
 
-nsys counts the times of a profile from the start of its session. nsys records the UTC clock of the
-host at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports also the
-steady clock of the host (``systemClockNs``), which NTP does not change. The clock of the first
-profile is the clock of the report.
+nsys measures the times in a profile from the start of its session. It records the host's UTC clock
+at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``) and, in newer exports, also the
+host's steady clock (``systemClockNs``), which NTP does not change. The first profile's clock is the
+report's clock.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import list_first
 
-#: Maximum relative drift between two clocks.
-#: Each of the two clocks may drift by half of this, relative to their mean.
+#: Maximum relative drift between two clocks. Each of the two may drift by half of this relative to
+#: their mean.
 DRIFT = 50e-6
 #: Resolution of clocks in ns. Two bounds that miss each other by less than this are consistent.
 GRAIN_NS = 5_000.0
-#: Maximum difference between the boot times of two profiles of one machine.
-#: Corrections of UTC clocks are smaller, and two machines rarely boot this close together.
+#: Maximum difference between the boot times of two profiles of one machine. Corrections to UTC
+#: clocks are smaller than this, and two machines rarely boot this close together.
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
-#: Maximum gap in UTC between two captures of one run.
+#: Maximum gap in UTC between two captures of the same run.
 _MAX_GAP_NS = 60_000_000_000
 #: Maximum error of an unsynchronized clock for which the profiles are still accepted as one run.
 _MAX_WRONG_NS = 3_600_000_000_000
-#: At most one in ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock.
-#: If ranks have no unique numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
+#: No more than one in ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock. If ranks
+#: have no unique numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
-#: Maximum number of hosts that a limitation lists by name. Further hosts are only counted.
+#: Maximum number of hosts that a limitation lists by name. Any others are only counted.
 _MAX_NAMES = 4
 
 
@@ -62,10 +62,10 @@ def correct_times(
 
 @dataclass(frozen=True)
 class ProfileClock:
-    """Correction of times on a clock, as described in :func:`correct_times`.
+    """Correction for times on a clock, as described in :func:`correct_times`.
 
-    A correction either converts the times of a profile to the clock of the report, or corrects
-    times that were converted before.
+    A correction either converts a profile's times to the report's clock, or corrects times that
+    have already been converted.
 
     Attributes:
         offset_ns: Offset to add to the times.
@@ -84,10 +84,10 @@ class ProfileClock:
         return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
     def compose(self, correction: ProfileClock) -> ProfileClock:
-        """Return a clock that applies the correction of this clock and then a second correction.
+        """Return a clock that applies this clock's correction and then a second correction.
 
         The first correction must have no drift. The result has the uncertainty of ``correction``,
-        and its drift rounded to a millionth of a ppm.
+        and also its drift, rounded to a millionth of a ppm.
 
         Args:
             correction: Correction to apply to times that this clock has already corrected.
@@ -95,7 +95,7 @@ class ProfileClock:
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
             correction.uncertainty_ns,
-            # Round the drift to a millionth of a ppm, so that the printed drift is exact.
+            # Round the drift to a millionth of a ppm so that the printed drift is exact.
             round(correction.drift_ppm, 6),
             correction.t0_ns - self.offset_ns if correction.drift_ppm else 0,
         )
@@ -138,19 +138,19 @@ def find_machines(
     - Either profile does not record its host, and the profile declares no clock. Files from several
       nodes may have the same name.
     - The machine ids of the profiles differ.
-    - UTC and steady clock show that the machines were switched on at different times.
+    - The UTC and steady clocks show that the machines were booted at different times.
     - The time between the two session starts is unknown.
 
     For the hosts in ``same_clock``, only the last case applies.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
-        same_clock: Groups of hostnames that share one clock (containers of one machine).
+        same_clock: Groups of hostnames that share one clock (containers on one machine).
 
     Returns:
         Machine name of each profile: the first hostname of its group in ``same_clock``, or else the
-        name of the clock that it declares, or else its hostname. The path of the profile is
-        appended if it cannot share the machine of the first profile with this name.
+        name of the clock that it declares, or else its hostname. If the profile cannot share a
+        machine with the first profile of this name, its path is appended.
 
     Raises:
         UsageError: A group contains a host that no profile has.
@@ -177,7 +177,7 @@ def find_machines(
 
 
 def _has_known_offset(source: Source, other: Source) -> bool:
-    """Return whether the time between two session starts is known, by steady clock or by UTC."""
+    """Return whether the time between two session starts is known from the steady clocks or UTC."""
     return any(
         _measure_session_offset(source, other, steady) is not None for steady in (True, False)
     )
@@ -190,8 +190,9 @@ def _can_share(source: Source, other: Source) -> bool:
 
     - The time between the session starts is known.
     - The hosts of both profiles are known, or ``source`` declares a clock.
-    - The machine ids are equal, or one of them is unknown.
-    - The boot times differ by less than ``_MAX_BOOT_DIFFERENCE_NS``, or one of them is unknown.
+    - The machine ids are equal, or at least one of them is unknown.
+    - The boot times differ by less than ``_MAX_BOOT_DIFFERENCE_NS``, or at least one of them is
+      unknown.
     """
     if source.clock is None and not (source.host_known and other.host_known):
         return False
@@ -206,8 +207,8 @@ def _can_share(source: Source, other: Source) -> bool:
 def _measure_boot_difference(source: Source, other: Source) -> int:
     """Return the absolute difference in ns between the boot times of two profiles' machines.
 
-    A boot time is the UTC time of the session start minus its steady clock. The difference is 0 if
-    either profile does not record both times.
+    A boot time is the UTC time of the session start minus its steady clock reading. The difference
+    is 0 if either profile does not record both times.
     """
     booted = [
         profile.session_utc_ns - profile.session_clock_ns
@@ -222,14 +223,14 @@ def build_session_clocks(
 ) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile relative to the first profile, from the session starts.
 
-    Each profile is converted to the clock of the first profile of its machine, using the steady
+    Each profile is converted to the clock of the first profile from its machine, using the steady
     clock. If either profile does not record that clock, or if their boot times differ by
     ``_MAX_BOOT_DIFFERENCE_NS`` or more, UTC is used instead. The uncertainty is that of the first
-    profile of the machine.
+    profile from the machine.
 
-    The first profile of every other machine is converted to the clock of the very first profile by
-    UTC, and its uncertainty is unbounded (None). If either UTC start is unknown, its times are used
-    unchanged. The same is done with a profile that cannot be converted to its machine's clock.
+    The first profile from every other machine is converted by UTC to the clock of the very first
+    profile, and its uncertainty is unbounded (None). If either UTC start is unknown, its times are
+    used unchanged. The same applies to a profile that cannot be converted to its machine's clock.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
@@ -239,7 +240,7 @@ def build_session_clocks(
     anchors: dict[str, int] = {}
     for index, (source, machine) in enumerate(zip(sources, machines, strict=True)):
         anchor = anchors.setdefault(machine, index)
-        # Machines that the user declares to share a clock may have booted at different times.
+        # Machines that share a clock according to the user may have booted at different times.
         has_same_boot = _measure_boot_difference(source, sources[anchor]) < _MAX_BOOT_DIFFERENCE_NS
         steps = [
             _measure_session_offset(source, sources[anchor], steady)
@@ -294,10 +295,10 @@ def list_untimed_profiles(
 
 
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
-    """Return a mask of the profiles whose size, the pair (ranks, operations), is the most frequent.
+    """Return a mask of the profiles with the most frequent size, a pair (ranks, operations).
 
-    If several sizes are equally frequent, profiles of all these sizes are in the mask. If all
-    profiles differ in size, the mask is False everywhere.
+    If several sizes are tied, profiles of all of them are in the mask. If all profiles differ in
+    size, the mask is False everywhere.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -342,8 +343,8 @@ def refuse_unrelated(
         MismatchError: The captures are not from a single run.
     """
     profile, starts_ns, ends_ns = _sort_captures(sources, captures, clocks)
-    # A long capture can contain shorter captures.
-    # Therefore the gap is measured from the latest end of all earlier captures.
+    # A long capture can contain shorter captures. The gap is therefore measured from the latest end
+    # of all earlier captures.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
@@ -375,7 +376,7 @@ def _sort_captures(
     captures: Sequence[tuple[int, int]],
     clocks: Sequence[ProfileClock],
 ) -> tuple[list[int], Ints, Ints]:
-    """Sort the captures whose UTC time is known, by start and then by end.
+    """Sort the captures whose UTC time is known by start, and then by end.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
@@ -384,8 +385,8 @@ def _sort_captures(
 
     Returns:
         profile: Index of each capture's profile.
-        starts_ns: Start of each capture, after conversion by its clock.
-        ends_ns: End of each capture, after conversion by its clock.
+        starts_ns: Start of each capture, converted with its clock.
+        ends_ns: End of each capture, converted with its clock.
     """
     has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
     starts_ns, ends_ns = (
@@ -413,10 +414,10 @@ def _are_typical(
 
 
 def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap: int) -> str:
-    """Return the error message that says that two captures are too far apart to be from one run.
+    """Return the error message for two captures that are too far apart to be from one run.
 
     Args:
-        sources: Descriptions of the captured files, sorted by start time.
+        sources: Descriptions of the profile files, sorted by the start times of their captures.
         starts_ns: Start of each capture.
         ends_ns: End of each capture.
         gap: Index of the last capture that starts before the gap.

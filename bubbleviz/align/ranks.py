@@ -1,4 +1,4 @@
-"""Ranks of a run: their order and labels in the report, and the ranks excluded from all ratios."""
+"""Ranks: their order and labels in the report, and which of them are excluded from all ratios."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MAX_NAMES = 32
 def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
-    Ranks are sorted by pipeline, stage, host, global rank, device and process id, in this order.
+    Ranks are sorted by pipeline, stage, host, global rank, device and process id, in that order.
     Ranks whose pipeline is unknown come first, and ranks whose stage is unknown come last. Ranks
-    without a global rank come after the other ranks of the same pipeline, stage and host. Hosts are
-    sorted by natural order (:func:`make_natural_key`).
+    without a global rank come after all other ranks with the same pipeline, stage and host. Hosts
+    are sorted in natural order (:func:`make_natural_key`).
     """
     big = np.iinfo(np.int64).max
     stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)
@@ -83,8 +83,8 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
     """Return a unique label for each rank, usually its host and GPU.
 
-    If several ranks have the same label, the process id is added between host and GPU. If labels
-    still repeat, the index of the rank is appended.
+    If several ranks have the same label, the process id is inserted between host and GPU. If there
+    are still duplicates, the rank's index is appended.
     """
     labels = [f"{rank.host} {rank.local.device_label}" for rank in recordings.ranks]
     n_uses = Counter(labels)
@@ -99,13 +99,13 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that are excluded from all ratios.
 
-    At most one limitation is yielded for each of these cases, in this order:
+    At most one limitation is yielded for each of the following cases, in this order:
 
     - Ranks without forwards and backwards that computed little.
     - Ranks without forwards and backwards that computed at least half as long as the median working
       rank (:func:`_mask_computing`). The names of their operations were probably not recorded or
       not recognized.
-    - Ranks whose forwards and backwards have no GPU work, unless this is true of all ranks.
+    - Ranks whose forwards and backwards have no GPU work, unless this applies to all ranks.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working = make_mask(count, recordings.working)
@@ -145,7 +145,7 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
 
 
 def _mask_computing(recordings: JoinedRecordings, working: Bools) -> Bools:
-    """Return a mask of the ranks that compute about as long as others, but outside operations.
+    """Return a mask of the ranks that compute about as long as others, but outside of operations.
 
     A rank is in the mask if its compute time outside operations is at least 1 ns and at least half
     the median active time of the working ranks. If there are no working ranks, the mask is False

@@ -1,8 +1,8 @@
 """Receiving kernels: kernels with unknown names that count as compute but wait for their input.
 
 A receive begins before the input of its operation exists, and ends once the input exists. Compute
-kernels that need no input may also begin before the input exists, but some of them then also end
-before the input exists::
+kernels that need no input may also begin before the input exists, but then some of them also end
+before it exists::
 
     rank 0   F1 █████████ F2 █████████
     rank 1   F1 ▒▒▒▒▒▒▒▒▒▒████ F2 ▒▒▒▒▒████
@@ -28,11 +28,11 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations
 
-#: Minimum number of receives on a rank, and minimum fraction of early kernels that are receives.
-#: An early kernel begins before the input of its operation exists.
+#: Minimum number of receives on a rank, and minimum fraction of early kernels that must be
+#: receives. An early kernel begins before the input of its operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
-#: Minimum share of kernel time that passes before inputs exist, for the kernels with one name on a
-#: rank.
+#: Minimum share of kernel time that must pass before inputs exist, for the kernels with one name on
+#: a rank.
 _MIN_WAITED = 0.5
 #: Maximum time by which a receive may end before its input exists, as a fraction of its duration.
 _EARLY_END_SHARE = 0.02
@@ -47,8 +47,8 @@ def find_receiving_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name that counts as compute but waits for an input.
 
-    Only inputs from ranks of the same machine are considered, because ranks of one machine share a
-    clock. Nothing is yielded if iterations are not paired.
+    Only inputs from ranks on the same machine are considered, because these ranks share a clock.
+    Nothing is yielded if iterations are not paired.
 
     Args:
         recordings: All recordings of a run.
@@ -78,12 +78,12 @@ def find_contradicting_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name whose waiting would explain contradicting clocks.
 
-    An operation that begins with a waiting kernel begins before its input exists, so the clocks
-    seem to contradict each other. A kernel name is reported if both conditions hold:
+    An operation that begins with a waiting kernel begins before its input exists, which makes the
+    clocks appear to contradict each other. A kernel name is reported if both conditions hold:
 
     - The clocks no longer contradict each other if each operation that begins with a kernel of this
-      name is assumed to begin when the kernel ends.
-    - With these clocks, kernels with this name wait for inputs on at least two ranks.
+      name is assumed to begin only when the kernel ends.
+    - On the resulting clocks, kernels with this name wait for inputs on at least two ranks.
 
     Args:
         recordings: All recordings of a run.
@@ -113,7 +113,7 @@ def find_contradicting_kernels(
 def _list_shared_names(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> dict[str, list[UnknownKernels]]:
-    """Return the kernels with unknown names that several ranks run, keyed by name.
+    """Return the kernels with unknown names that run on several ranks, keyed by name.
 
     Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most kernel time
     over all ranks are returned, sorted in descending order of this time.
@@ -135,7 +135,7 @@ def _list_shared_names(
 def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
-    """Yield the kernels with unknown names, with ranks numbered over all recordings.
+    """Yield the kernels with unknown names, with ranks numbered across all recordings.
 
     Args:
         recordings: All recordings of a run.
@@ -171,7 +171,7 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the operation starts, as if operations that begin with one of the kernels began later.
+    """Return the operation starts as if operations that begin with one of the kernels began later.
 
     If an operation and one of the kernels start at exactly the same time, the start of the
     operation is moved to the end of the kernel, but not beyond the end of the operation. All other
@@ -217,11 +217,11 @@ def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Int
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.
-    - Waiting kernels wait for at least ``_MIN_WAITED`` of the total duration of all kernels. A wait
-      lasts from the start of the kernel until its input exists.
+    - Waiting accounts for at least ``_MIN_WAITED`` of the total duration of all kernels. A wait
+      lasts from the kernel's start until its input exists.
 
     Args:
-        kernels: The kernels, with their rank number counted over all recordings.
+        kernels: The kernels, with ranks numbered across all recordings.
         operations: Operations of all ranks, on the same clock, sorted by rank.
         ready_ns: Time from which the input of each operation exists, or ``NEVER`` if unknown.
     """

@@ -30,7 +30,7 @@ from bubbleviz.model.profile import get_pid
 
 
 def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
-    """Refuse captures that are far apart in UTC, and return a limitation if a few clocks are wrong.
+    """Refuse captures that are far apart in UTC, or return a limitation if few clocks are wrong.
 
     See :func:`~bubbleviz.align.profile_clocks.refuse_unrelated` for the conditions.
 
@@ -66,7 +66,7 @@ def refuse_other_runs(
         MismatchError: Two recordings contain different numbers of microbatches or chunks, use
             different naming conventions, or contain the same process.
     """
-    # Recordings in which range names were lost are not compared by names.
+    # Recordings that lost range names are not compared by name.
     names_lost = LimitationKind.RANGE_NAMES_LOST
     has_all_names = [all(note.kind is not names_lost for note in r.limitations) for r in recordings]
     _refuse_other_shapes(recordings, np.array(has_all_names), joined_recordings)
@@ -80,7 +80,7 @@ def _refuse_other_shapes(
     """Raise MismatchError if profiles ran different numbers of microbatches or chunks.
 
     Only complete iterations are compared (:func:`_find_complete_iterations`). Each profile is
-    represented by its most frequent number, or the smallest number if tied. Profiles with lost
+    represented by its most frequent number, or by the smallest in case of a tie. Profiles with lost
     range names are not compared.
 
     Args:
@@ -90,7 +90,7 @@ def _refuse_other_shapes(
     """
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations, sure=False)
     if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
-        # All numbers are equal even among the iterations that may be incomplete.
+        # All numbers are equal, even including iterations that may be incomplete.
         return
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations)
     profile = np.array([rank.profile for rank in joined_recordings.ranks], np.int64)[rank]
@@ -113,7 +113,7 @@ def _refuse_other_numbers(
     Args:
         recordings: All recordings.
         profile: Profile index of each iteration.
-        number: Number to compare, for each iteration.
+        number: The number to compare for each iteration.
         noun: Plural noun for what is counted, for example "model chunks per rank".
     """
     groups = group_rows(profile, number)
@@ -136,7 +136,7 @@ def _refuse_other_numbers(
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError if two profiles have no naming convention in common.
 
-    A profile may use several naming conventions. The main conventions of two profiles of one run
+    A profile may use several naming conventions. The main conventions of two profiles from one run
     may differ, because some ranks name more layers or transfers than others.
     """
     differing = {(r.convention, r.conventions): r for r in recordings}
@@ -150,12 +150,12 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
 
 
 def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError if two profiles contain the same process, or the same rank of a table.
+    """Raise MismatchError if two profiles contain the same process or the same rank from a table.
 
-    The cause is either that a process was captured twice (``--capture-range-end=repeat``), or that
-    the profiles are from two runs. Processes are the same if machine, host and pid are equal. They
-    are not compared if a profile does not record its host. Ranks in tables are the same if their
-    declared numbers are equal.
+    Either a process was captured twice (``--capture-range-end=repeat``), or the profiles are from
+    different runs. Processes are the same if machine, host and pid are equal. They are not compared
+    if a profile does not record its host. Ranks in tables are the same if their declared numbers
+    are equal.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
@@ -184,7 +184,7 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
 def _find_complete_iterations(
     operations: Operations, *, sure: bool = True
 ) -> tuple[Ints, Ints, Ints]:
-    """Find the iterations that were captured completely, separately for each rank.
+    """Find the iterations that were completely captured, separately for each rank.
 
     An iteration of a rank is complete if it meets these conditions:
 
@@ -200,7 +200,7 @@ def _find_complete_iterations(
     Returns:
         rank: Rank of each complete iteration.
         forwards: Number of forwards in each complete iteration.
-        chunks: Number of model chunks that run a forward in each complete iteration.
+        chunks: Number of model chunks with a forward in each complete iteration.
     """
     parts = (
         _find_complete_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank)
@@ -210,7 +210,7 @@ def _find_complete_iterations(
 
 
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Find the complete iterations of a subset of the ranks, which limits memory use.
+    """Find the complete iterations of a subset of the ranks, to limit memory use.
 
     The conditions and the three columns of the result are the same as in
     :func:`_find_complete_iterations`.
@@ -246,7 +246,7 @@ def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, I
 def _find_unmatched(operations: Operations, forward: Ints, backward: Ints, cell: Ints) -> Ints:
     """Return the cells in which a forward has no backward, or a backward has no forward.
 
-    A cell is an iteration of a rank. A cell occurs once in the result for each unmatched pass.
+    A cell is one iteration of one rank. It occurs in the result once for each unmatched pass.
 
     Args:
         operations: Operations of several ranks.

@@ -1,11 +1,11 @@
-"""The run: all profiles merged, on one clock, with ranks and operations in the report's order.
+"""The run: all profiles merged on one clock, with ranks and operations in the report's order.
 
 Stages, iterations and clocks depend on each other. Stages and iterations are inferred first, from
 times on the clocks of the profiling sessions. All ranks of a machine share one of these clocks::
 
     recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
 
-If the clocks then show that one hostname stands for several machines, the recordings are aligned
+If the clocks then show that one hostname refers to several machines, the recordings are aligned
 again with separate machines.
 """
 
@@ -63,8 +63,8 @@ class RunHints:
     """What the user states about a run.
 
     Attributes:
-        order: Rank indices in pipeline order. The indices refer to the report without this option.
-            Empty to infer the order from the data.
+        order: Rank indices in pipeline order, as numbered in a report without this option. Empty to
+            infer the order from the data.
         parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
         same_clock: Groups of hostnames. The hosts of a group share one clock.
         method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`. None means
@@ -79,7 +79,7 @@ class RunHints:
 
 @dataclass(frozen=True)
 class Run:
-    """All profiles merged into one run. Idle times are counted in this run.
+    """All profiles, merged into the run whose idle times are counted.
 
     Attributes:
         ranks: Ranks in pipeline order. All ``rank`` columns are indices into this tuple.
@@ -98,15 +98,16 @@ class Run:
         unattributed: Intervals in which a rank ran compute kernels outside all compute operations.
         exposed: Intervals in which a rank ran no operation, only communication between more than
             two ranks.
-        collectives: Collectives of all ranks. Rows that form one collective have the same meeting
-            number.
+        collectives: Collectives of all ranks. Rows that form a single collective have the same
+            meeting number.
         overheads: Intervals in which the profiler delayed the process of a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
-        hosts: What the launching threads did before late launches.
+        hosts: What the launching threads were doing before late launches.
         iteration_names: Names of the iterations.
         paired: Whether it is known which iterations of different ranks are the same.
-        stages_missing: Whether any virtual stages of the run are known to be in no profile.
-        ranks_missing: Whether any ranks of the run are known to be in no profile.
+        stages_missing: Whether any of the run's virtual stages are known to be absent from all
+            profiles.
+        ranks_missing: Whether any of the run's ranks are known to be absent from all profiles.
         pipeline_unproven: Whether the ranks may be replicas of one stage, because there is no
             evidence that they form a pipeline.
         ends_early: Whether stages may be missing after the last recorded stage.
@@ -114,13 +115,13 @@ class Run:
             show that no stages are missing.
         limitations: Properties of the run that could not be determined.
         rank_of_local: One array per profile that maps the ranks of the profile to ``ranks``.
-        pauses: Intervals without any recording on a rank.
+        pauses: Intervals in which nothing was recorded on a rank.
         layers: Kernel times per layer of each virtual stage. Empty if no profile has layer ranges.
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
-        recorded: What was recorded on each device: the start and span of the recording, and its
-            first and longest communication kernels.
-        profile_hosts: Host name of each profile. Machines that share a hostname have different
-            names here.
+        recorded: What was recorded on each device: the recording's start and span, and its first
+            and longest communication kernels.
+        profile_hosts: Host name of each profile. Here, machines that share a hostname have
+            different names.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
     """
 
@@ -158,7 +159,7 @@ class Run:
 
 
 def merge(parts: Recordings, hints: RunHints) -> Run:
-    """Merge recordings into one run, on one clock, with ranks numbered as in the report.
+    """Merge recordings into one run on one clock, with ranks numbered as in the report.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -233,7 +234,7 @@ class _Renumbered:
         operations: Operations, sorted by (rank, start).
         busy: Busy intervals, sorted by (operation, start).
         hosts: Activities of launching threads, sorted by operation.
-        new_row: New row of each operation, indexed by its old row. An additional last entry is -1,
+        new_row: New row of each operation, indexed by its old row. An additional last entry is -1
             so that row -1 stays -1.
     """
 
@@ -246,7 +247,7 @@ class _Renumbered:
 def _renumber_operations(
     recordings: JoinedRecordings, ranks: Sequence[tables.Rank], rank_index: Ints
 ) -> _Renumbered:
-    """Renumber the ranks and iterations of operations as in the report, and sort the operations.
+    """Renumber the ranks and iterations of operations as in the report and sort the operations.
 
     Args:
         recordings: The recordings with paired iterations.
@@ -268,7 +269,7 @@ def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tupl
     """Split the report indices of all ranks into one array per recording.
 
     Args:
-        rank_index: Index in the report of each rank, in the order of the recordings.
+        rank_index: Report index of each rank, with ranks in the order of the recordings.
         recordings: The recordings, one per clock of a profile.
     """
     n_ranks = [len(recording.ranks) for recording in recordings]
@@ -278,7 +279,7 @@ def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tupl
 
 @dataclass(frozen=True)
 class _Alignment:
-    """Stages, paired iterations and clocks, if each profile is from the assumed machine.
+    """Stages, paired iterations and clocks, assuming a machine for each profile.
 
     Attributes:
         machines: Assumed machine name of each profile.
@@ -288,7 +289,7 @@ class _Alignment:
             ``sessions``.
         rank_index: Index of each rank in the report.
         time: The common clock of all profiles.
-        machine_notes: Limitations for ranks of one machine whose times contradict each other.
+        machine_notes: Limitations for ranks on one machine whose times contradict each other.
         limitations: All limitations of the alignment.
     """
 
@@ -368,15 +369,15 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
 
 
 def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
-    """Return the first and last time of each profile, on its uncorrected clock."""
+    """Return the first and last time in each profile, on its uncorrected clock."""
     return tuple((recording.start_ns, recording.end_ns) for recording in parts.recordings)
 
 
 def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
     """Find stages, pipelines and iterations, and the index of each rank in the report.
 
-    If the user provides an order of ranks, stages are found twice. The order refers to the rank
-    indices that result from the first pass, which ignores the order. The second pass uses it.
+    If the user specifies an order of ranks, stages are found twice. The first pass ignores the
+    order and yields the rank indices to which the order refers. The second pass uses the order.
 
     Raises:
         UsageError: ``hints.order`` does not contain every rank exactly once.
@@ -385,7 +386,7 @@ def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedR
     rank_index = order_ranks(staged)
     if not hints.order:
         return staged, rank_index
-    # The order contains the indices that the ranks have in a report without --order.
+    # The order contains the indices of the ranks in a report without --order.
     if sorted(hints.order) != list(range(len(rank_index))):
         raise UsageError(
             f"--order {','.join(map(str, hints.order))}: must contain each rank from 0 to "
@@ -408,18 +409,18 @@ def _split_contradicting(
     Nothing is checked in these cases:
 
     - The user or a table declares which clocks are shared.
-    - Every profile has a separate machine.
+    - Every profile is from a separate machine.
     - Iterations are not paired.
 
     Args:
-        alignment: The alignment with one machine per hostname.
+        alignment: The alignment that assumes one machine per hostname.
         parts: The recordings, one per clock of a profile.
         hints: What the user states about the run.
 
     Returns:
         alignment: A new alignment if machines were separated. Otherwise, the given alignment is
             returned, and its ``machine_notes`` may report the contradiction.
-        notes: Limitations for hostnames that stand, or may stand, for several machines.
+        notes: Limitations for hostnames that refer, or may refer, to several machines.
     """
     recordings = alignment.recordings
     given_hosts = {host for group in hints.same_clock for host in group}
@@ -450,10 +451,10 @@ def _find_waiting_kernels(
 
     These kernels are reported:
 
-    - Kernels that end together with kernels of other ranks.
+    - Kernels that end at the same time as kernels on other ranks.
     - If clocks contradict each other and the method is not ``utc``: kernels whose waiting would
       explain the contradiction.
-    - In all other cases: kernels that wait for an input from a rank of the same machine.
+    - In all other cases: kernels that wait for an input from a rank on the same machine.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -475,14 +476,14 @@ def _find_waiting_kernels(
 def _convert_recorded_devices(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock], *, is_contradicted: bool
 ) -> Iterator[RecordedDevice]:
-    """Yield the recorded devices of all profiles, with times on the clock of the run.
+    """Yield the recorded devices from all profiles, with times on the run's clock.
 
     A device is marked as having a common clock if the uncertainty of its profile's clock is
     bounded, or if the profile records UTC and operations do not contradict the clocks.
 
     Args:
         recordings: All recordings of the run.
-        clocks: For each recording, the conversion from its clock to the clock of the run.
+        clocks: For each recording, the conversion from its clock to the run's clock.
         is_contradicted: Whether operations contradict the clocks.
     """
     for recording, clock in zip(recordings, clocks, strict=True):
@@ -498,8 +499,8 @@ def _convert_recorded_devices(
 def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[str, Ints]:
     """Return the active times in ns, keyed by column name, each of shape (iterations, ranks).
 
-    A time is 0 if the rank has no active time in the iteration. Iterations without a common number
-    are left out.
+    A time is 0 if the rank was not active in the iteration. Iterations without a common number are
+    left out.
 
     Args:
         recordings: The recordings with paired iterations.
@@ -518,7 +519,7 @@ def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[
 
 
 def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
-    """Return the intervals with the ranks of the report, sorted by (rank, start)."""
+    """Return the intervals with the report's rank indices, sorted by (rank, start)."""
     rank = rank_index[table.rank]
     return replace(table, rank=rank).take(sort_rows(rank, table.start_ns))
 
@@ -528,11 +529,11 @@ def _sort_operations(
 ) -> _Renumbered:
     """Sort operations by (rank, start), and renumber the tables that refer to their rows.
 
-    An operation without a device span is sorted by its start on the host. If starts are equal, the
-    start on the host decides.
+    An operation without a device span is sorted by its start on the host. Ties are broken by the
+    start on the host.
 
     Args:
-        operations: Operations, with the rank indices of the report.
+        operations: Operations, with the report's rank indices.
         busy: Busy intervals of the operations.
         hosts: Activities of launching threads before the operations.
     """
@@ -557,7 +558,7 @@ def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
 
     Args:
         first: Primary sort key. Rows with equal values are mostly adjacent.
-        then: Further sort keys, mostly in ascending order among rows with equal ``first``.
+        then: Further sort keys, mostly ascending among rows with equal ``first``.
     """
     bounds = np.append(find_run_starts(first), len(first))
     start, end = bounds[:-1], bounds[1:]

@@ -12,16 +12,15 @@ from bubbleviz.model.grouping import find_distinct, find_distinct_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Layer times of one virtual stage.
-#: The first dict contains the total kernel time in ns, keyed by (phase, layer).
-#: The second dict contains the time of the first launch, keyed by layer.
+#: Layer times for one virtual stage. The first dict contains total kernel times in ns, keyed by
+#: (phase, layer). The second dict contains the times of first launches, keyed by layer.
 StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
 
 
 def find_chunk_stages(
     rank: Ints, chunk: Ints, operations: Operations, rank_of_local: Ints
 ) -> Mapping[tuple[int, int], int]:
-    """Return the virtual stage of each chunk in a profile, keyed by (rank in the profile, chunk).
+    """Return each chunk's virtual stage in a profile, keyed by (rank in the profile, chunk).
 
     The n-th smallest chunk of a rank is on the rank's n-th smallest virtual stage. A rank is left
     out if its number of chunks differs from its number of virtual stages.
@@ -29,7 +28,7 @@ def find_chunk_stages(
     Args:
         rank: Ranks as numbered in the profile. Pairs of rank and chunk may repeat.
         chunk: Chunk of each entry in ``rank``, as numbered in operation names.
-        operations: Operations of the run that the profile is part of.
+        operations: Operations of the run to which the profile belongs.
         rank_of_local: Rank in the run, indexed by rank in the profile.
     """
     is_known = operations.virtual_stage != NONE
@@ -73,15 +72,15 @@ def build_stage_layers(
 def _add_layers(
     layers: Sequence[StageLayers], times: LayerTimes, stage_of_chunk: Mapping[tuple[int, int], int]
 ) -> None:
-    """Add the layer times of one profile to the layer times of each virtual stage.
+    """Add one profile's layer times to the layer times of the virtual stages.
 
-    Kernel times are added. For the first launch of a layer in a forward, the earliest time is kept.
+    Kernel times are summed. For a layer's first launch in a forward, the earliest time is kept.
 
     Args:
         layers: Layer times of each virtual stage. Modified in place.
         times: Layer times of the profile.
-        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Chunks that are not in
-            this mapping are left out.
+        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Chunks that are missing
+            from this mapping are left out.
     """
     columns = times.rank, times.chunk, times.phase, times.layer, times.kernel_ns, times.first_ns
     # One row per layer, chunk and phase: a few hundred per rank.

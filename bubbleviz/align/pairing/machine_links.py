@@ -5,7 +5,7 @@ their iterations is compared with every other shift. Evidence is measured in nat
 likelihood). Evidence for a shift includes:
 
 - The lengths of paired iterations agree, event by event (see ``align.pairing.iteration_fits``).
-- Paired iterations have the same unusual forward and backward counts.
+- Paired iterations have equal and unusual forward and backward counts.
 - The captures have equal numbers of iterations, and the shift is 0.
 
 Evidence against a shift includes:

@@ -164,11 +164,12 @@ def _estimate_offsets(
 def _compare_shapes(
     histories: Histories, pair: tuple[Ints, Ints], shifts: Ints
 ) -> tuple[Floats, Floats]:
-    """Compare the shapes (forward and backward counts) of the iterations that a shift pairs.
+    """Compare the shapes (forward and backward counts) of the iterations paired by a shift.
 
-    Two iterations rarely have the same unusual shape by chance, for example that of an evaluation.
-    Two equal shapes give the evidence ``-log(fraction)``, where ``fraction`` is the fraction of the
-    first rank's iterations that have this shape. Iterations of unknown shape are ignored.
+    Two iterations rarely have the same unusual shape by chance, for example the shape of an
+    evaluation. Two equal shapes give the evidence ``-log(fraction)``, where ``fraction`` is the
+    fraction of the first rank's iterations that have this shape. Iterations of unknown shape are
+    ignored.
 
     Args:
         histories: Iteration times of all ranks.

@@ -1,1 +1,1 @@
-"""Stages: infer the virtual stages and the pipeline of each rank, and the replicas of stages."""
+"""Stages: infer each rank's virtual stages and pipeline, and the replicas of stages."""

@@ -1,9 +1,9 @@
-"""Chains: the ranks of one pipeline, stage after stage, even if some ranks are missing.
+"""Chains: the ranks of one pipeline, stage by stage, even if some ranks are missing.
 
 The first chains start at a stage that has all of its replicas. Each chain is continued by the only
-rank of the next stage that fits. After a missing rank, many ranks fit, because the duration of the
-work on the missing rank is unknown. The remaining ranks then continue the remaining chains in order
-of rank numbers, if they fit::
+rank on the next stage that fits. After a missing rank, many ranks fit, because the duration of the
+work on the missing rank is unknown. In this case, the remaining ranks continue the remaining chains
+in rank order, if they fit::
 
     stage 4   a ── b ── c ── d
     stage 5   a ── b    .    .      two ranks without a profile
@@ -19,30 +19,30 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 
-#: Function that decides which ranks of two stages can be in one pipeline.
-#: The arguments are the ranks of the first stage and the ranks of the second stage.
-#: The result is a mask of the pairs that fit, shape (ranks of the first, ranks of the second).
+#: Function that decides which ranks on two stages can be in the same pipeline. The arguments are
+#: the ranks of the first stage and the ranks of the second stage. The result is a mask of the pairs
+#: that fit, shape (ranks of the first, ranks of the second).
 Fits = Callable[[Ints, Ints], Bools]
 
 
 def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
-    """Divide the ranks of stages into pipelines, by building chains from stage to stage.
+    """Divide the ranks on several stages into pipelines by building chains from stage to stage.
 
     The ranks of the stage with the most ranks (the first one if tied) start chains 0, 1, 2 and so
-    on. The chains are continued to the later stages first, and then to the earlier stages
+    on. The chains are first continued to later stages, and then to earlier ones
     (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with the next
     number. Each chain is a pipeline.
 
     Args:
         stages: Ranks of each stage, sorted by rank number.
-        fits: Function that decides which ranks of two stages can be in one pipeline. If the stages
-            are not adjacent, the ranks between them are missing.
-        ranks: Number of ranks in the result.
+        fits: Function that decides which ranks on two stages can be in the same pipeline. If the
+            stages are not adjacent, the ranks between them are missing.
+        ranks: Number of entries in the result, one per rank.
 
     Returns:
-        Pipeline of each rank, or -1 for a rank on no stage. The result is None if the ranks of a
-        stage cannot be assigned to the chains without ambiguity, or if a stage has all of its ranks
-        but cannot continue all chains.
+        Pipeline of each rank, or -1 for a rank that is on no stage. The result is None if the ranks
+        of a stage cannot be assigned to the chains without ambiguity, or if a stage has all of its
+        ranks but cannot continue all chains.
     """
     pipeline = np.full(ranks, NONE, np.int64)
     sizes = [len(stage) for stage in stages]
@@ -76,15 +76,14 @@ def _continue_chains(
     """Find the chain that each rank of the next stage continues.
 
     Chains that end at the adjacent stage are matched first (:func:`_match_adjacent`). Other chains
-    have a gap. If there are as many remaining ranks as chains with a gap, and all of them fit in
-    order, the remaining ranks continue the chains with a gap.
+    have a gap. If the number of remaining ranks equals the number of chains with a gap, and all of
+    them fit in order, the remaining ranks continue these chains.
 
     Args:
-        chains: Last rank of each chain, and the distance of this rank from the next stage, in
-            stages.
+        chains: Last rank of each chain, and this rank's distance from the next stage, in stages.
         ranks: Ranks of the next stage, sorted by rank number.
-        fits: Function that decides which ranks of two stages can be in one pipeline.
-        is_complete: Whether no rank of the next stage is missing.
+        fits: Function that decides which ranks on two stages can be in the same pipeline.
+        is_complete: Whether the next stage has all of its ranks.
 
     Returns:
         Chain of each rank, or -1 if unknown. The result is None if the matches with chains that end
@@ -134,8 +133,8 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
     Args:
         tips: Last rank of each chain.
         away: For each chain, the number of stages from its last rank to the stage of ``ranks``.
-        ranks: Ranks of one stage, one per chain.
-        fits: Function that decides which ranks of two stages can be in one pipeline.
+        ranks: Ranks on one stage, one per chain.
+        fits: Function that decides which ranks on two stages can be in the same pipeline.
     """
     for distance in find_distinct(away).tolist():
         is_as_far = away == distance
@@ -145,7 +144,7 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 
 
 def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
-    """Find the matches between rows and columns that are forced because no other choice remains.
+    """Find the matches between rows and columns that are forced because there is no other choice.
 
     Each row is matched with at most one column, and each column with at most one row.
 
@@ -176,7 +175,7 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
         rows, columns = np.nonzero(can_match & is_single_row & (choices == 1))
         of_column[columns] = rows
         return of_column
-    # If there is only one way to match all columns, some column has exactly one choice.
+    # If there is only one way to match all columns, at least one column has exactly one choice.
     while len(single := np.flatnonzero(choices == 1)):
         row = int(can_match[:, single[0]].argmax())
         of_column[single[0]] = row

@@ -1,14 +1,14 @@
 """Chunk numbers: give a chunk of tokens the same number on all ranks in an inference run.
 
 Range names from serving frameworks do not number chunks, so each rank counts its chunks from 0. If
-a recording begins mid-stream, later stages are still working on earlier chunks::
+a recording begins mid-stream, later stages are still working on chunks from before its start::
 
     recording     │
     stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
     stage 1   F6 ─┼── F7 ──── F8 ───        counts F7 as 0: it is shifted by -1
 
-Two facts show the shift: no chunk begins on a stage before it ended on the previous stage, and a
-chunk has the same number of tokens on all stages.
+Two facts reveal the shift: no chunk begins on a stage before it has ended on the previous stage,
+and a chunk has the same number of tokens on all stages.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Minimum number of chunks that can show an order, and minimum fraction of chunks that must fit it.
+#: Minimum number of chunks needed to infer an order, and minimum fraction of chunks that must fit
+#: it.
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: Operations may begin with work that needs no input. Therefore an operation may start before its
+#: Operations may begin with work that needs no input. An operation may therefore start before its
 #: input arrives, by up to its busy time divided by this number.
 EARLY_PART = 4
 
 
-#: Maximum shift of chunk numbers, which is the maximum number of chunks that were in the pipeline
-#: when the recording began.
+#: Maximum shift of chunk numbers. This is the maximum number of chunks that can be in the pipeline
+#: when the recording begins.
 _MAX_SHIFT = 64
 
 
@@ -57,26 +58,26 @@ def align_chunk_numbers(
 ) -> tuple[Operations, bool]:
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
-    Each rank is compared with the previous one in order of stages. A shift of the rank's chunk
-    numbers fits if all of these conditions hold:
+    Each rank is compared with the previous rank in stage order. A shift of the rank's chunk numbers
+    fits if all of these conditions hold:
 
     - All paired chunks have equal token counts (:func:`_match_tokens`).
     - If both ranks are on one machine: the times of the paired chunks fit (:func:`_can_pass`).
     - If the ranks are on two machines, and all chunks of the first rank have the same token count:
-      the shift is 0. Token counts and times do not show the shift in this case.
+      the shift is 0. In this case, neither token counts nor times reveal the shift.
 
     Shift 0 is used if it fits, otherwise the largest shift that fits. Shifts are added up along the
-    ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.
+    ranks. Finally, the same number is subtracted from all shifts so that the smallest is 0.
 
     Args:
-        operations: Operations of all ranks. The ``microbatch`` column contains chunk numbers, which
-            each rank counts in launch order.
-        stage: Stage of each rank, or -1 if unknown. Ranks without a stage are not shifted.
+        operations: Operations of all ranks. The ``microbatch`` column contains chunk numbers,
+            counted by each rank in launch order.
+        stage: Stage of each rank, or -1 if unknown. Ranks whose stage is unknown are not shifted.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        operations: Operations with common chunk numbers in ``microbatch``. If there is a rank for
-            which no shift fits, the operations are unchanged.
+        operations: Operations with common chunk numbers in ``microbatch``. If no shift fits for
+            some rank, the operations are unchanged.
         is_aligned: Whether a shift fits for every rank.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
@@ -91,8 +92,8 @@ def align_chunk_numbers(
                 if _can_pass(upper.take(a), lower.take(b), is_replica)
             ]
         else:
-            # The clocks of two machines cannot be compared.
-            # If all token counts are equal, every shift fits, so token counts decide nothing.
+            # The clocks of two machines cannot be compared. If all token counts are equal, every
+            # shift fits, so they decide nothing.
             has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:
@@ -108,7 +109,7 @@ def align_chunk_numbers(
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
     """Order ranks by how long after the first rank they start the same chunks.
 
-    Each rank is compared with the first rank in ``ranks``. The chunks of both ranks are paired by
+    Each rank is compared with the first rank in ``ranks``. The two ranks' chunks are paired by
     token counts, which must allow exactly one shift (:func:`_match_tokens`). Ranks are sorted by
     the median delay of the paired chunks.
 
@@ -117,8 +118,8 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
         ranks: Ranks to order. Must not be empty.
 
     Returns:
-        Stage of each rank in ``ranks``, counted from 0. The result is None if token counts allow no
-        shift or several shifts for any rank.
+        Zero-based stage of each rank in ``ranks``. None if, for any rank, token counts allow no
+        shift or several shifts.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -133,26 +134,26 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
 
 
 def _select_chunks(operations: Operations, rank: int) -> Operations:
-    """Return the forwards of a rank, sorted by microbatch, which is the chunk number."""
+    """Return a rank's forwards, sorted by microbatch, which is the chunk number."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
     return operations.take(rows[grouping.sort_rows(operations.microbatch[rows])])
 
 
 def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the shifts of the second rank's chunk numbers for which all token counts agree.
+    """Yield the shifts of the second rank's chunk numbers at which all token counts agree.
 
     At least ``MIN_CHUNKS`` chunks, and at least half (rounded down) of the chunks of the rank with
     fewer chunks, must be paired. All paired chunks must have equal token counts. Shifts from
     ``-_MAX_SHIFT`` to ``_MAX_SHIFT`` are tried in ascending order.
 
     Args:
-        upper: Chunks of the first rank, sorted by number.
-        lower: Chunks of the second rank, sorted by number.
+        upper: Chunks on the first rank, sorted by number.
+        lower: Chunks on the second rank, sorted by number.
 
     Yields:
-        shift: Number to add to the chunk numbers of the second rank.
-        upper: Indices of the paired chunks of the first rank.
-        lower: Indices of the paired chunks of the second rank.
+        shift: Number to add to the second rank's chunk numbers.
+        upper: Indices of the paired chunks on the first rank.
+        lower: Indices of the paired chunks on the second rank.
     """
     min_chunks = max(MIN_CHUNKS, min(len(upper), len(lower)) // 2)
     for shift in range(-_MAX_SHIFT, _MAX_SHIFT + 1):
@@ -167,8 +168,8 @@ def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     At least ``MIN_FITTING`` of the chunks must meet the condition:
 
     - On consecutive stages, a chunk starts on the second rank after it ended on the first rank. It
-      may start early by its busy time divided by ``EARLY_PART``.
-    - On replicas, the chunk overlaps on both ranks: on each rank, the chunk starts before
+      may start early by up to its busy time divided by ``EARLY_PART``.
+    - On replicas, the chunk runs on both ranks at the same time: on each rank, it starts before
       ``end_ns - busy_ns // 2`` of the other rank.
 
     Args:

@@ -1,4 +1,4 @@
-"""Missing ranks: ranks of the run that are known to be in no profile."""
+"""Missing ranks: ranks of the run that are known to be absent from all profiles."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
 def find_missing_ranks(
     numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks of the run that are known to be in no profile, or ().
+    """Return a limitation for the run's ranks that are known to be absent from all profiles, or ().
 
     The first rule that applies shows which ranks are missing:
 
     1. If ``parallel`` is given, the run has ranks 0 to ``parallel.ranks - 1``. Ranks that were not
        recorded are missing.
     2. If fewer than ``world`` ranks were recorded, the run has ranks 0 to ``world - 1``. If names
-       do not number the ranks, or if at least half of the ranks are missing, the limitation only
-       contains the number of missing ranks instead of a list.
-    3. If names number the ranks, gaps between the numbers are missing ranks. Numbers in equal steps
+       do not number the ranks, or if at least half of the ranks are missing, the limitation
+       contains only the number of missing ranks, not a list.
+    3. If names number the ranks, gaps between the numbers are missing ranks. Equally spaced numbers
        have no gap, because they may be the ranks of one of several pipelines.
 
     Args:
@@ -68,7 +68,7 @@ def find_missing_ranks(
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines that lack the rank of any stage, or () if there are none.
+    """Return a limitation for pipelines that lack a rank on any stage, or () if there are none.
 
     If no pipeline is known, stages with fewer ranks than the largest stage are reported instead
     (:func:`_find_small_stages`).
@@ -101,8 +101,8 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
 def _find_small_stages(stage: Ints) -> tuple[Limitation, ...]:
     """Return a limitation for stages with fewer ranks than the largest stage, or ().
 
-    The result is () if all stages have equally many ranks, or if the sizes of the stages are too
-    uneven to show that ranks are missing (:func:`has_uneven_sizes`).
+    The result is () if all stages have the same number of ranks, or if the sizes of the stages are
+    too uneven to show that ranks are missing (:func:`has_uneven_sizes`).
 
     Args:
         stage: Stage of each rank, or -1 if unknown.

@@ -1,4 +1,4 @@
-"""Pipelines: groups of ranks that pass microbatches to each other, and replicas of a stage.
+"""Pipelines: groups of ranks that pass microbatches to each other, and the replicas of a stage.
 
 Tensor- and data-parallel replicas of a stage run at the same time. Megatron numbers the ranks so
 that tensor-parallel ranks are adjacent and pipeline stages are farthest apart
@@ -31,7 +31,7 @@ _MAX_RANKS = 1_000_000
 class Parallel:
     """Parallel sizes of a run whose ranks are numbered ``tp + TP (dp + DP pp)``.
 
-    Sizes below 1, and runs of more than a million ranks, raise UsageError.
+    Sizes below 1 and runs with more than a million ranks raise UsageError.
 
     Attributes:
         tp: Number of tensor-parallel ranks, multiplied by the number of context-parallel ranks.
@@ -76,15 +76,15 @@ class RankNumbers:
 
     Attributes:
         number: Number of each rank in the run.
-        from_names: Whether the numbers come from names in the profiles. Otherwise, the numbers
-            follow the order of hosts, devices and processes.
+        from_names: Whether the numbers come from names in the profiles. Otherwise, ranks are
+            numbered in order of host, device and process.
     """
 
     number: Ints
     from_names: bool
 
     def reordered(self, order: Sequence[int]) -> RankNumbers:
-        """Return the same numbers, reassigned so that they ascend along a given order of ranks.
+        """Return the same numbers, reassigned so that they ascend along the given order of ranks.
 
         Args:
             order: Indices of the ranks in pipeline order. If empty, the numbers do not change.
@@ -97,7 +97,7 @@ class RankNumbers:
 
 
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
-    """Return the rank numbers in names, or else numbers in order of host, device and process.
+    """Return the rank numbers from names, or else numbers in order of host, device and process.
 
     Numbers in names are used only if every rank has one and all are different. Otherwise, the ranks
     are sorted by host (in natural order), device id and process id, and numbered from 0.
@@ -119,8 +119,8 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         numbers: Numbers of the recorded ranks.
 
     Raises:
-        MismatchError: A rank number is too large for the run, or there are fewer ranks than in the
-            run and names do not show which ones are missing.
+        MismatchError: A rank number is too large for the run, or ranks are missing and names do not
+            show which ones.
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.from_names):
@@ -183,7 +183,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
         world: Number of ranks in the run, or 0 if unknown.
 
     Returns:
-        Pipeline of each rank, or -1 if unknown. All ranks are in pipeline 0 if no rank works, or if
+        Pipeline of each rank, or -1 if unknown. All ranks are in pipeline 0 if no rank works or if
         every stage has one rank.
     """
     pipeline = np.zeros(len(stage), np.int64)
@@ -209,11 +209,11 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 
 
 def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
-    """Find the ranks that reduce gradients together, without parallel sizes from the user.
+    """Find the ranks that reduce gradients together if the user specifies no parallel sizes.
 
-    The ranks of a group are on one stage. Replicas of a stage on one machine may be
-    tensor-parallel, so they are put into different groups: the n-th replicas of all machines form a
-    group. Replicas are sorted by rank number.
+    All ranks in a group are on one stage. A stage's replicas on one machine may be tensor-parallel,
+    so they are put into different groups: the n-th replicas on all machines form a group. Replicas
+    are sorted by rank number.
 
     Args:
         stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
