@@ -441,7 +441,7 @@ class _HostEvents:
 
     @cached_property
     def groups(self) -> Groups:
-        """Groups of calls and ranges with the same function, category, process and thread.
+        """Groups of calls and ranges that share a function, category, process and thread.
 
         Names are looked up once per group, because there are far fewer groups than events.
         """
@@ -540,7 +540,7 @@ class _PartReader:
     def _number_devices(self, agent: Ints) -> tuple[Ints, Bools]:
         """Return the device number of each agent, and a mask of the agents whose number is unknown.
 
-        The agent itself is used as the device number if the number is unknown.
+        If the number is unknown, the agent itself is used as the device number.
         """
         return translate_ids(
             agent, {row: number for row, number, _ in self._agents if number != NONE}

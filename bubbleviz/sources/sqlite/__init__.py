@@ -1,1 +1,1 @@
-"""Opens SQLite files written by profilers read-only, and runs the queries in ``sql/`` on them."""
+"""Opens profilers' SQLite files read-only, and runs the queries in ``sql/`` on them."""

@@ -1,14 +1,14 @@
 """Opens SQLite files read-only. Small queries return rows, and large queries return columns.
 
 Nothing is ever written to the file or its directory. The file is opened as immutable, so SQLite
-creates no journal, and views are temporary views of the connection. Columns are read by the SQLite
-library of the ADBC driver, which creates no Python object per value and does not block other
+creates no journal, and all views are temporary views of the connection. Columns are read through
+the ADBC driver for SQLite, which creates no Python object per value and does not block other
 threads.
 
 Statements in ``sql/`` run unchanged. SQLAlchemy composes statements that contain table names, such
-as row counts. Importing SQLAlchemy takes 0.2 s, so it is imported on first use, which is when a
-file is inspected or cannot be analyzed. Importing the ADBC driver takes 10 ms and is unnecessary if
-all queries are answered by decoding pages.
+as row counts. Importing SQLAlchemy takes 0.2 s, so it is imported on first use, that is, when a
+file is inspected or cannot be analyzed. Importing the ADBC driver takes 10 ms, and is unnecessary
+if all queries are answered by decoding pages.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ _BATCH = 1 << 15
 _ROOM = 64 << 20
 #: Lower bound in bytes on the size of a row in a large table.
 _ROW_BYTES = 8
-#: Number of SQLite virtual machine steps between two checks for signals (a few milliseconds).
+#: Number of SQLite virtual machine steps between two signal checks (a few milliseconds).
 _STEPS = 1_000_000
-#: Matches the prefixes that the ADBC driver puts before SQLite's error message.
+#: Matches the prefixes that the ADBC driver adds to SQLite's error messages.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: Parts of the messages with which SQLite and the ADBC driver report that memory ran out.
+#: Text fragments by which out-of-memory messages from SQLite and the ADBC driver are recognized.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: Reason given in messages if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"
 #: Size of an SQLite file header in bytes.
 HEADER_BYTES = 100
-#: Table and column definitions, as the rows that ``schema.sql`` returns.
+#: Table and column definitions, as rows returned by ``schema.sql``.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
 #: Suffixes of the rollback journal and the write-ahead log, which SQLite writes next to a database.
 JOURNAL, LOG = "-journal", "-wal"
-#: Queries that can run on the SQLite files of any profiler.
+#: Queries that can run on any profiler's SQLite files.
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
 def make_damage_error(
     path: str, query: Query, reason: str, maker: Queries | None = None
 ) -> ProfileError:
-    """Return the error for a query that failed because the file is damaged.
+    """Return the error for a query that failed because of a damaged file.
 
     Args:
         path: Path of the file.
         query: The query that failed.
         reason: What is wrong with the file.
-        maker: Queries for the profiler that wrote the file. Their advice ends the message. None
-            means the collection that ``query`` belongs to.
+        maker: Queries for the profiler that wrote the file. The message ends with their advice.
+            None means the collection that ``query`` belongs to.
     """
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
@@ -92,18 +92,18 @@ def _report_damage(path: str, query: Query) -> Iterator[None]:
     except (adbc.Error, ValueError) as error:
         if any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError from error
-        # Keep only SQLite's own message, on one line and without the prefixes of the driver.
+        # Keep only SQLite's own message, on one line and without the driver's prefixes.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
         raise make_damage_error(path, query, _AROUND.sub("", reason)) from error
 
 
 def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
-    """Let Ctrl-C interrupt SQLite: yield to SQLite's progress handler whether SQLite must stop.
+    """Let Ctrl-C interrupt SQLite by yielding True if SQLite must stop, and False otherwise.
 
-    While SQLite runs, Python can handle signals only when SQLite calls the progress handler. If a
-    signal handler raises an exception, the exception is stored in ``caught``, and SQLite stops. The
-    caller then raises the exception. This is a generator, because in a plain function, the signal
-    handler could run before the ``try`` statement.
+    SQLite's progress handler calls ``next()`` on this generator. Python can handle signals only
+    during this call. If a signal handler raises an exception, the exception is stored in
+    ``caught``, and SQLite stops. The caller then raises the exception. A plain function would not
+    do, because the signal handler could run before its ``try`` statement.
 
     Args:
         caught: List to which the exception is appended.
@@ -136,9 +136,9 @@ class Database:
 
     @cached_property
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
-        """The connection for small queries, and the exceptions that signal handlers raised.
+        """The connection for small queries, and the exceptions raised by signal handlers.
 
-        The connection is opened on first use. The temporary views are then created.
+        The connection is opened, and the temporary views are created, on first use.
         """
         try:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
@@ -186,8 +186,8 @@ class Database:
     def create_views(self, views: Mapping[str, str]) -> None:
         """Replace the temporary views for the queries.
 
-        Views whose statements are unchanged are kept. The connections stay open, because reopening
-        a file with many tables takes long.
+        Views with unchanged statements are kept. The connections stay open, because reopening a
+        file with many tables takes a long time.
 
         Args:
             views: Statements that create the new views, keyed by view name.
@@ -226,7 +226,7 @@ class Database:
                 raise caught.pop() from None
             raise make_damage_error(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
-            # SQLite's error message quotes a malformed schema, and therefore cannot be decoded.
+            # SQLite's error message quotes a malformed schema and therefore cannot be decoded.
             raise make_damage_error(
                 self.path, query, "the schema is not text", self._maker
             ) from error
@@ -244,7 +244,7 @@ class Database:
         return int(rows)
 
     def find_extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
-        """Find the smallest and largest row number at which each value of a column occurs.
+        """Find the smallest and largest row number at which each value in a column occurs.
 
         Args:
             table: Name of the table.
@@ -305,7 +305,8 @@ class Database:
             query: The query.
             binds: Values of the query's parameters.
             rows: Expected number of rows, which becomes the batch size. An exact number is best:
-                the query then returns one batch, and other threads can run Python code meanwhile.
+                the query then returns a single batch, and other threads can run Python code while
+                it runs.
 
         Raises:
             ProfileError: The file is damaged, or a column contains non-integer values.
@@ -318,7 +319,7 @@ class Database:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
-        """Return the result of a query with text columns as one batch, or None if it has no rows.
+        """Return the result of a query with text columns in one batch, or None if it has no rows.
 
         Args:
             query: The query.
@@ -341,8 +342,8 @@ class Database:
     ) -> list[RecordBatch] | None:
         """Return the result of a query in batches.
 
-        If ``single`` is true, all rows must fit in one batch. If the first batch is then full, so
-        that more rows may follow, the result is None.
+        If ``single`` is true, all rows must fit in one batch. In that case, the result is None if
+        the first batch is full, because more rows may follow.
 
         Args:
             query: The query.
@@ -357,8 +358,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # If memory runs out, the driver may end the process.
-        # This allocation raises MemoryError first, unless other threads use up memory afterwards.
+        # If memory runs out, the driver may end the process. This allocation raises a MemoryError
+        # first, unless other threads use up the memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -384,7 +385,7 @@ class Database:
         except (adbc.Error, MemoryError):
             raise
         except Exception as error:
-            # The driver raises a plain Exception if it cannot read a row.
+            # If the driver cannot read a row, it raises a plain Exception.
             raise ValueError(str(error)) from error
         finally:
             # Release the reader first, because it keeps a reference to its statement.
@@ -405,7 +406,7 @@ def stack_integers(columns: Sequence[Array]) -> Ints:
 
 
 def decode_texts(column: Array) -> list[object]:
-    """Return the values of a text column as Python strings, with None for NULL.
+    """Return the values in a text column as Python strings, with None for NULL.
 
     If any value is a blob, the driver returns all values as blobs, so blobs are decoded too. Bytes
     that are not valid UTF-8 are replaced by U+FFFD. A column of another type, such as integers, is
@@ -414,7 +415,7 @@ def decode_texts(column: Array) -> list[object]:
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
     raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())
-    # Try the usual case first: there is no NULL, and all texts are valid UTF-8.
+    # Try the usual case first: no value is NULL, and all texts are valid UTF-8.
     with suppress(TypeError, UnicodeDecodeError):
         return list(map(bytes.decode, raw))
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
@@ -426,7 +427,7 @@ def _decode_blob(value: object) -> object:
 
 
 def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
-    """Run SQL statements whose results are not needed."""
+    """Run SQL statements, ignoring their results."""
     import adbc_driver_manager as adbc
 
     for text in texts:
@@ -467,7 +468,7 @@ def check_finished(path: str, maker: Queries) -> None:
     writing it.
 
     Raises:
-        ProfileError: A program is writing the file, or died while writing it.
+        ProfileError: A program is writing the file, or was killed while writing it.
     """
     for sidecar in find_sidecar_files(path):
         is_unfinished = sidecar.name.endswith(LOG) and sidecar.stat().st_size
@@ -479,9 +480,9 @@ def check_finished(path: str, maker: Queries) -> None:
 
 
 def find_sidecar_files(path: str) -> list[Path]:
-    """Return the existing files that SQLite keeps next to a database file.
+    """Return the existing sidecar files of a database file.
 
-    SQLite keeps the rollback journal, the write-ahead log, and the index of the log there.
+    Sidecar files are the rollback journal, the write-ahead log, and the index of the log.
     """
     resolved = str(Path(path).resolve())
     sidecars = (Path(resolved + suffix) for suffix in (JOURNAL, LOG, "-shm"))
@@ -543,7 +544,7 @@ def read_stored_columns(database: Database, names: Collection[str] | None = None
 
 
 def group_columns_by_table(stored: StoredColumns) -> Schema:
-    """Return the column names of tables, keyed by table name. Generated columns are left out."""
+    """Return each table's column names, keyed by table name. Generated columns are left out."""
     columns: dict[str, set[str]] = {}
     for table, _, _, _, column, _, _, hidden in stored:
         if column is not None:

@@ -1,6 +1,6 @@
 """Decodes integer and text columns directly from the pages of an SQLite file.
 
-A file, table or page is *plain* if it uses only common features of the file format. Only plain
+A file, table or page is *plain* if it uses only common features of SQLite's file format. Only plain
 pages are decoded. SQLite, which is slower, reads all other pages. Decoding returns exactly the rows
 that SQLite would return.
 """
@@ -29,11 +29,11 @@ from bubbleviz.sources.sqlite.database import (
 )
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
-#: Header bytes with three payload fractions, whose values are fixed in the file format.
+#: Header bytes for three payload fractions, whose values are fixed by the file format.
 _FRACTIONS = bytes((64, 32, 32))
 #: Minimum number of usable bytes per page that the file format allows.
 _MIN_USABLE_BYTES = 480
-#: Latest schema format number, and code for UTF-8, in the header of a file.
+#: Header values for the latest schema format and for UTF-8.
 _MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
 #: Matches a descending key. An INTEGER PRIMARY KEY DESC column is not an alias of the row number.
@@ -41,18 +41,17 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Number of leaf pages decoded in one call, which limits the memory that is allocated for rows.
 _PAGES_PER_PIECE = 512
-#: Last members of ``struct leaves`` if extents are neither recorded nor used.
+#: Values of the last members of ``struct leaves`` if extents are neither recorded nor used.
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
-#: Ways to treat NULL in an integer column.
-#: ``UNUSUAL``: A page that contains NULL cannot be decoded.
-#: ``MISSING``: NULL is replaced by the missing value.
-#: ``DISTINCT``: The same, but a page in which the missing value is stored cannot be decoded.
+#: Ways of treating NULL in an integer column. ``UNUSUAL``: A page that contains NULL cannot be
+#: decoded. ``MISSING``: NULL is replaced by the missing value. ``DISTINCT``: Like ``MISSING``, but
+#: a page in which the missing value is stored cannot be decoded.
 UNUSUAL, MISSING, DISTINCT = range(3)
-#: Rows with texts: integer columns, index of each row's text, and the texts.
-#: The columns have the shape (columns, rows). The index is -1 for NULL. Few texts are duplicates.
-#: Bytes that are not valid UTF-8 are replaced by U+FFFD.
+#: Rows with texts: integer columns, the index of each row's text, and the texts. The columns have
+#: the shape (columns, rows). The index is -1 for NULL. Only a few texts are duplicates. Bytes that
+#: are not valid UTF-8 are replaced by U+FFFD.
 NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 #: Rows with texts: integer columns, and the concatenated texts.
 #: The last integer column is the length of the text in bytes, or -1 for NULL.
@@ -61,15 +60,15 @@ PackedRows: TypeAlias = tuple[Ints, bytes]
 
 @dataclass(frozen=True)
 class PageQuery:
-    """A simple query in ``sql/``, which only selects rows and columns from one table.
+    """A simple query in ``sql/``, which only selects rows and columns from a single table.
 
     Attributes:
         columns: Integer columns, in the order in which the query returns them.
-        text: Name of the text column, which the query returns last, or "" if there is none.
+        text: Name of the text column, which is the query's last column, or "" if there is none.
         view: Name of the view variant for which these columns are correct, or "" if the query reads
-            no view. The table is decoded only if this variant is used for the file.
-        selected: Names of the columns that filter rows. A column that is an alias of the row number
-            is not allowed here, because SQLite stores it as NULL.
+            no view. The table is decoded only if the file uses this variant.
+        selected: Names of the columns by which rows are filtered. An alias of the row number is not
+            allowed here, because SQLite stores it as NULL.
         key: Name of the column that determines the row order, or "" if rows are sorted by row
             number.
     """
@@ -87,7 +86,7 @@ class FileShape(NamedTuple):
     Attributes:
         descriptor: File descriptor of the open file.
         page_bytes: Page size in bytes.
-        usable: Number of usable bytes per page, without the reserved bytes at its end.
+        usable: Number of usable bytes per page, excluding the reserved bytes at its end.
         pages: Number of pages in the file.
     """
 
@@ -99,7 +98,7 @@ class FileShape(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table in an SQLite file, with the page numbers of its leaf pages.
+    """A table in an SQLite file, along with the page numbers of its leaf pages.
 
     Methods that read rows return None if a page is not plain.
 
@@ -108,7 +107,7 @@ class PageTable:
         leaf: Page numbers of the leaf pages, in row order, shape (leaves,).
         last_row: For each leaf page, the largest row number that it may contain, shape (leaves,).
         extents: For each leaf page, the maximum duration and the earliest start of its rows, shape
-            (leaves, 2). The duration is -1 if the times of the leaf page have not been read yet.
+            (leaves, 2). The duration is -1 if the page's times have not been read yet.
         integers: Integer columns that the query returns, shape (columns, 4). The second axis
             contains the index of the column in the table, how NULL is treated (such as MISSING),
             the missing value, and whether the column is an alias of the row number.
@@ -148,14 +147,14 @@ class PageTable:
         return PageTable(pages, leaf, last_row, extents, integers, places)
 
     def _find_leaves(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of leaf pages in which rows ``first`` to ``last`` may be."""
+        """Return the half-open range of leaf pages that may contain rows ``first`` to ``last``."""
         start, end = np.searchsorted(self.last_row, (first, last)).tolist()
         return start, min(end + 1, len(self.leaf))
 
     def iter_pieces(self, n_leaves: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
         """Divide the table into pieces, and yield their inclusive (first, last) row numbers.
 
-        Each piece has ``n_leaves`` leaf pages, except that the last piece may have fewer.
+        Each piece has ``n_leaves`` leaf pages, except for the last one, which may have fewer.
         """
         first = -(1 << 63)
         for last_leaf in range(n_leaves - 1, len(self.leaf) + n_leaves - 1, n_leaves):
@@ -182,8 +181,8 @@ class PageTable:
         The result is None if a page is not plain.
         """
         start, end = self._find_leaves(first, last)
-        # A row needs at least two bytes for its offset in the page.
-        # The row length, the row number, the header length and each column type need one byte each.
+        # A row needs two bytes for its offset in the page, and at least one byte each for the row
+        # length, the row number, the header length and each column type.
         min_row_bytes = 6 + int(self.integers[:, 0].max(initial=0))
         max_rows = (end - start) * self.pages.file.page_bytes // min_row_bytes
         leaves = self.leaf, self.last_row, start, end, first, last
@@ -205,10 +204,10 @@ class PageTable:
     def _decode(
         self, leaves: tuple[Argument, ...], rows: Ints | None, max_rows: int
     ) -> Ints | None:
-        """Return the int64 columns of the rows on given leaf pages, or None if one is not plain.
+        """Return the int64 columns of rows on the given leaf pages, or None if a page is not plain.
 
         Args:
-            leaves: First members of ``struct leaves``, up to the range of row numbers.
+            leaves: The first members of ``struct leaves``, up to the range of row numbers.
             rows: Row numbers to read, or None to read all rows in the range.
             max_rows: Upper bound on the number of rows.
         """
@@ -244,10 +243,10 @@ class PageTable:
             text: Index of the text column.
             globs: SQLite GLOBs.
             pieces: Inclusive (first, last) row numbers of each piece of the table to read, or None
-                to read the whole table.
-            before: Start of a JSON object with one member, such as ``{"message":``, or "". If
-                given, all rows are selected, and their text is the value of this member. If the
-                value has escapes or characters other than printable ASCII, the text is NULL.
+                to read the entire table.
+            before: Start of a JSON object with one member, such as ``{"message":``, or "". If it is
+                given, all rows are selected, and their text is the member's value. If the value
+                contains escapes or characters other than printable ASCII, the text is NULL.
             kinds: Four codes.
             ids: Text ids in ascending order, or None to accept any id.
             threads: Threads in ascending order.
@@ -260,8 +259,7 @@ class PageTable:
                 is given too, the extents are used to skip leaf pages.
 
         Returns:
-            The integer columns, followed by a column with the lengths of the texts, and the
-            concatenated texts.
+            The integer columns, followed by a column of text lengths, and the concatenated texts.
         """
         if any("\0" in glob for glob in globs):
             return None
@@ -300,7 +298,7 @@ class PageTable:
 def unpack_rows(rows: PackedRows) -> NamedRows:
     """Convert packed rows to rows with texts as strings.
 
-    Compiled code merges most equal texts, so few of the returned texts are duplicates.
+    Compiled code merges most equal texts, so only a few of the returned texts are duplicates.
 
     Raises:
         RuntimeError: The compiled library is not available.
@@ -324,7 +322,7 @@ class Pages:
     file: FileShape
 
     def open_table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
-        """Return the table that a query reads, or None if its pages cannot be decoded.
+        """Return the table read by a query, or None if its pages cannot be decoded.
 
         Pages can be decoded only if SQLite would return the stored values unchanged and in the same
         order. The needed columns must be declared as integers and texts, no column may be
@@ -361,7 +359,7 @@ def _encode_columns(
     """Encode integer columns for compiled code, in the form of ``PageTable.integers``.
 
     Args:
-        columns: Integer columns that a query returns.
+        columns: Integer columns returned by a query.
         places: Column indices in the table, keyed by column name.
         aliases: Names of the columns that are aliases of the row number.
     """
@@ -383,7 +381,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
     """Open an SQLite file to decode its pages. The file is closed on exit.
 
     Args:
-        path: Path of a file that no other program is writing.
+        path: Path of the file. No other program may be writing it.
 
     Yields:
         The open file, or the reason why its pages cannot be decoded.
@@ -429,7 +427,7 @@ def _read_page_layout(descriptor: int) -> FileShape | None:
         head.startswith(SQLITE)
         and page_bytes.bit_count() == 1
         and usable >= _MIN_USABLE_BYTES
-        # The file uses a rollback journal, as nsys does, and not a write-ahead log.
+        # The file uses a rollback journal, like the files of nsys, and not a write-ahead log.
         and head[18] == head[19] == 1
         and head[21:24] == _FRACTIONS
         # The page count in the header is up to date.

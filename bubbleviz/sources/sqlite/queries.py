@@ -1,11 +1,11 @@
-"""Loads the queries and views in ``sql/``, and finds out which of them a file supports.
+"""Loads the queries and views in ``sql/``, and determines which of them a file supports.
 
 A query is one ``SELECT`` statement. If the tables differ between versions of a profiler, the query
 reads a view, so that the query itself is the same for all versions. Each folder in
 ``sql/PROFILER/views`` is a view. The files in this folder are variants of the view for different
-versions, and each variant requires certain columns. A comment at the top of an SQL file describes
-the result. Lines of the form ``-- requires: NAME(column, column)`` list the tables and views that
-the statement reads.
+versions. Each variant requires certain columns. A comment at the top of an SQL file describes the
+result. Lines of the form ``-- requires: NAME(column, column)`` list the tables and views that the
+statement reads.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-#: First bytes of an SQLite file.
+#: The first bytes of an SQLite file.
 SQLITE = b"SQLite format 3\0"
-#: (smallest, largest) row number that a table can have.
+#: The (smallest, largest) row number that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Query parameter values, keyed by parameter name.
 Binds: TypeAlias = Mapping[str, int | str | None]
@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"\$(\w+)")
 #: Matches a result column that is followed by a comment.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Value that queries return for NULL if NULL has a meaning. No stored value may equal it.
+#: Value that queries return for a NULL that has a meaning. No stored value may equal it.
 ABSENT = -(1 << 63)
 
 
@@ -54,16 +54,16 @@ class PlainColumn:
 
 @dataclass(frozen=True)
 class Query:
-    """A query or a variant of a view, which is one file in ``sql/``.
+    """A query, or a variant of a view. Each is one file in ``sql/``.
 
     Attributes:
         maker: The collection of queries that this query belongs to.
-        name: Path of the file in the profiler's folder, without suffix. For example, the name of
-            ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
+        name: Path of the file relative to the profiler's folder, without suffix. For example, the
+            name of ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
         text: The SQL statement.
-        columns: Column names that the statement returns.
+        columns: Names of the columns that the statement returns.
         parameters: Parameter names, in the order in which SQLite numbers them.
-        requires: Tables and views that the statement reads, with the required columns.
+        requires: Tables and views that the statement reads, along with the required columns.
     """
 
     maker: Queries
@@ -75,7 +75,7 @@ class Query:
 
     @property
     def tables(self) -> str:
-        """Table names that the query reads in current files, for messages."""
+        """Names of the tables that the query reads in current files, for messages."""
         if not self.requires:
             return "the database"
         return " or ".join(self.maker.find_tables_read(self.name))
@@ -83,7 +83,7 @@ class Query:
 
 @cache
 def sql_root() -> Path:
-    """Return the path of the ``sql`` folder, which is in the installed package or the checkout."""
+    """Return the path of the ``sql`` folder, in the installed package or in the checkout."""
     packaged, checkout = (parent / "sql" for parent in Path(__file__).resolve().parents[2:4])
     return packaged if packaged.is_dir() else checkout
 
@@ -94,7 +94,7 @@ class Queries:
     Args:
         program: Name of the program that writes the files, for messages.
         folder: Name of the profiler's folder in ``sql/``.
-        noun: What messages call a file, such as "export of nsys".
+        noun: Noun for a file in messages, such as "export of nsys".
         again: Advice for a file that cannot be read, for messages.
     """
 
@@ -103,7 +103,7 @@ class Queries:
         self._root, self._queries = sql_root() / folder, dict[str, Query]()
 
     def query(self, name: str) -> Query:
-        """Return the query or the variant of a view with this name.
+        """Return the query, or the variant of a view, that has this name.
 
         Raises:
             FileNotFoundError: No file has this name, which is a bug in this package.
@@ -130,7 +130,7 @@ class Queries:
 
     @cached_property
     def columns_read(self) -> Mapping[str, frozenset[str]]:
-        """Columns that any query or view variant reads, keyed by table name."""
+        """Columns read by any query or view variant, keyed by table name."""
         read: dict[str, frozenset[str]] = {}
         for name in self._names:
             for table, columns in self.query(name).requires.items():
@@ -151,8 +151,8 @@ class Queries:
     def select_views(self, schema: Schema) -> Mapping[str, Query]:
         """Select the variant of each view that fits a file.
 
-        This is the first variant whose tables and columns the file has. Views without such a
-        variant are left out.
+        The first variant whose tables and columns are all in the file is selected. Views without
+        such a variant are left out.
 
         Args:
             schema: Column names of the file's tables.
@@ -199,7 +199,7 @@ class Queries:
 
 
 def find_missing(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the required tables (as ``TABLE``) and columns (as ``TABLE.column``) that are missing.
+    """Return the missing tables (as ``TABLE``) and columns (as ``TABLE.column``).
 
     The columns of a missing table are not listed.
     """

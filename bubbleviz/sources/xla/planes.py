@@ -1,4 +1,4 @@
-"""Tables of the events that XLA's profiler recorded, independent of the file format.
+"""Tables of the events recorded by XLA's profiler, independent of the file format.
 
 JAX, TensorBoard and TensorFlow write the same data in two formats (``*.xplane.pb`` and
 ``*.trace.json.gz``). The data consists of planes, and a plane is a device or a host. A plane
@@ -36,21 +36,20 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import mask_possible
 
-#: Roles of lines. The role of a line depends on the events that the line contains.
-#: STREAM: kernels and copies of a GPU stream.
-#: OPS: instructions; the instructions in the body of a loop are nested inside the loop.
-#: ASYNC: asynchronous transfers. MODULES: executions of modules. STEPS: training steps.
-#: HOST: events of a host thread. NOTHING: events that are not used.
+#: Roles of lines. A line's role depends on the events that it contains. STREAM: kernels and copies
+#: on a GPU stream. OPS: instructions; those in a loop's body are nested inside the loop. ASYNC:
+#: asynchronous transfers. MODULES: executions of modules. STEPS: training steps. HOST: events on a
+#: host thread. NOTHING: events that are not used.
 STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
 #: Roles of device lines, keyed by line name. All other lines are derived from these lines.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
-#: Further roles of events on host threads: ranges, launches, instructions, and training steps.
+#: Additional roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
-#: Names of columns that are filled from event statistics.
-#: ``op``, ``path``, ``module`` and ``copy`` contain indices into ``texts``, all others numbers.
+#: Names of the columns that are filled from event statistics. ``op``, ``path``, ``module`` and
+#: ``copy`` contain indices into ``texts``, and all others contain numbers.
 STAT_COLUMNS = (
     "op",
     "path",
@@ -65,7 +64,7 @@ STAT_COLUMNS = (
 #: Exclusive upper bound on device numbers.
 _DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: Name of the plane with the compiled programs. This plane has no threads.
+#: Name of the plane that contains the compiled programs. This plane has no threads.
 PROGRAMS = "/host:metadata"
 #: Value of the statistic ``tf_op`` if an instruction has no path.
 _NO_PATH = "XlaModule:"
@@ -86,7 +85,7 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
     - On a host, all lines have the role ``HOST``.
     - A device with streams is a GPU. Its streams have the role ``STREAM``. Its other lines are
       derived from the streams.
-    - On other devices, the name of a line determines its role.
+    - On other devices, a line's name determines its role.
 
     All other lines have the role ``NOTHING``.
 
@@ -106,8 +105,8 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
 def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> list[int]:
     """Divide the planes in a file into recordings, and return the recording index of each plane.
 
-    A recording has at most one plane for each device and host. A new recording therefore starts at
-    a plane whose device or host already occurs in the current recording.
+    A recording has at most one plane per device and host. A new recording therefore starts at a
+    plane whose device or host already occurs in the current one.
 
     Args:
         planes: Plane names, in file order.
@@ -139,17 +138,17 @@ def get_instruction_path(tf_op: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaneEvents(Table):
-    """Events that have the same role, stored in narrow integer types. Missing values are -1.
+    """Events with the same role, stored in narrow integer types. Missing values are -1.
 
     Attributes:
         start_ns: Start time, relative to the start of the profile.
         end_ns: End time, relative to the start of the profile.
         name: Name of the event, as an index into ``texts`` of :class:`Planes`.
-        label: Instruction and module of the event, as an index into ``labels`` of :class:`Planes`.
+        label: The event's instruction and module, as an index into ``labels`` of :class:`Planes`.
         line: Row of the host line, number of the GPU stream, or -1 for other events.
         device: Number of the device that ran the event. For host events, the device number that the
             event refers to.
-        run: Run id of the module execution that the event belongs to.
+        run: Run id of the module execution to which the event belongs.
         correlation: Correlation id, which a launch shares with the work that it launched.
         step: Number of the training step, if the event is a training step.
         copy: Details of a copy, such as ``kind_src:pinned kind_dst:device size:4``, as an index
@@ -169,7 +168,7 @@ class PlaneEvents(Table):
 
 
 class Planes:
-    """All events in one recording by XLA's profiler, in columns.
+    """All events in one recording by XLA's profiler, as columns.
 
     Attributes:
         texts: Numbering of all texts in events.
@@ -179,7 +178,7 @@ class Planes:
             (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
             is the program id.
         lines: Thread id and name of each host line.
-        devices: Name of each device that has a plane, keyed by device number, or "" if unknown.
+        devices: The name of each device that has a plane, keyed by device number, or "" if unknown.
         accelerator: Kind of device, ``GPU`` or ``TPU``.
         on_host: Whether no device recorded work, so that instructions on host threads are used
             instead. Only valid after :meth:`finish`.
@@ -214,7 +213,7 @@ class Planes:
         self.devices[number] = name or self.devices.get(number, "")
 
     def add_line(self, number: int, name: str) -> int:
-        """Add a line of a host, and return its row.
+        """Add a host line, and return its row.
 
         Args:
             number: Thread id.
@@ -232,7 +231,7 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add the events on one line. Events with impossible times are dropped and counted.
+        """Add the events on a line. Events with impossible times are dropped and counted.
 
         - On instruction lines, the event name replaces a missing statistic ``op``.
         - Device events get the device number of the plane. Host events keep the statistic
@@ -273,10 +272,10 @@ class Planes:
         self._append(role, self._number_steps(events) if role == STEPS else events)
 
     def _number_steps(self, events: PlaneEvents) -> PlaneEvents:
-        """Fill in missing step numbers, and return the training steps that have a number.
+        """Fill in missing step numbers, and return the training steps that then have a number.
 
-        A step without the statistic ``step`` gets the number in its name. If its name is not a
-        number, the step is left out.
+        If a step lacks the statistic ``step``, its name is used as its number. A step whose name is
+        not a number is left out.
         """
         texts = self.texts.values
         used, of_row = np.unique(events.name, return_inverse=True)
@@ -322,8 +321,8 @@ class Planes:
     def _number_labels(self, *columns: Ints) -> Ints:
         """Combine four columns into labels, and return the label index of each event.
 
-        New labels are added to ``labels``. The index is -1 if an event names neither an instruction
-        nor a module.
+        New labels are added to ``labels``. The index is -1 for an event that names neither an
+        instruction nor a module.
 
         Args:
             columns: Indices into ``texts`` of the instruction, path and module of each event, then
@@ -338,14 +337,14 @@ class Planes:
         return label
 
     def get_events(self, *roles: str) -> PlaneEvents:
-        """Return the events with any of the given roles, sorted by line, device and start.
+        """Return the events that have any of the given roles, sorted by line, device and start.
 
         The order does not depend on the order in the file. Ties are broken as follows:
 
         1. Events without a duration come first.
         2. Longer events come before shorter ones, so that a loop comes before its body.
         3. Loops, conditionals and calls come before other instructions.
-        4. Then, the order is by name, label, run, correlation id and step.
+        4. Any remaining ties are broken by name, label, run, correlation id and step.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
@@ -422,7 +421,7 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Replace each code by the rank of its value among the values that occur, from 0.
+    """Replace each code by the zero-based rank of its value among the values that occur.
 
     Code -1 stays -1.
 

@@ -1,14 +1,14 @@
-"""Build a profile from XLA's planes: device activities, calls, and named ranges.
+"""Builds a profile from XLA's planes: device activities, calls, and named ranges.
 
 On GPUs, launches are usually recorded: a launch is a host event with the correlation id of a
-kernel. The range of an instruction then has the times and the thread of the launch::
+kernel. An instruction's range then has the times and the thread of its launch::
 
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
 
-On TPUs, and on CPUs that are used as devices, no launches are recorded. The range of an instruction
-then has the times of the instruction on the device, and is on a thread that represents the device.
-For each instruction, an artificial call is added as its launch.
+On TPUs, and on CPUs that are used as devices, no launches are recorded. An instruction's range then
+has the instruction's device times, and is on a thread that represents the device. For each
+instruction, an artificial call is added as its launch.
 
 The ranges have the names that XLA writes for Nsight Systems (see
 :mod:`bubbleviz.analyses.pgle.instructions`), so that the same convention reads both.
@@ -40,13 +40,13 @@ from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
-#: First thread id of threads that represent devices, larger than all real thread ids.
+#: First thread id for threads that represent devices. It is larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
 #: Name of a host line on which a thread runs Python.
 _PYTHON = "python"
-#: Splits the name of a module execution, such as ``jit_step(7)``, into module and program id.
+#: Splits a module execution's name, such as ``jit_step(7)``, into module and program id.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
-#: Name suffix of host events that are module executions, such as ``jit_step:XLA GPU module``.
+#: Name suffix of host events that are module executions, as in ``jit_step:XLA GPU module``.
 _EXECUTION_SUFFIX = ":XLA GPU module"
 
 
@@ -59,14 +59,15 @@ def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints)
 
 
 def find_leaves(events: PlaneEvents) -> Ints:
-    """Return the rows of the innermost events, which contain no other event, sorted by start.
+    """Return the rows of the events that contain no other event, sorted by start.
 
-    Only events on the same line and device are compared::
+    Only events on the same line and device are considered::
 
         ├─while.2──────────┤      not a leaf, because it contains other instructions
          ├─dot.3─┤├─add.4─┤       leaves
 
-    Events without a duration are leaves. They do not count as contents of the events around them.
+    Events without a duration are leaves. They do not count as contents of the events that surround
+    them.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -83,7 +84,7 @@ def find_leaves(events: PlaneEvents) -> Ints:
 
 
 class DeviceWork:
-    """The device activities in a recording, with their calls and ranges.
+    """The device activities in a recording, along with their calls and ranges.
 
     Args:
         planes: Planes of the recording. :meth:`Planes.finish` must have been called.
@@ -100,7 +101,8 @@ class DeviceWork:
         calls: Calls that launched the activities.
         ranges: Instruction, module and step ranges, then ranges on host threads.
         instructions: Number of instruction ranges and module ranges.
-        has_launches: Whether ``calls`` are launches recorded on a host, rather than artificial.
+        has_launches: Whether ``calls`` contains launches recorded on a host rather than artificial
+            calls.
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
@@ -150,11 +152,11 @@ class DeviceWork:
         self.activities = self._make_activities(work, correlation, is_async, n_kernels)
 
     def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
-        """Create an artificial call per row of work, for recordings without launches.
+        """Create an artificial call for each row of work, for recordings without launches.
 
         A call has the start and end of its work, and is on the thread that represents the device.
-        For an asynchronous transfer, the call has a duration of 0. The correlation id of a call is
-        the row of its work.
+        For an asynchronous transfer, the call has a duration of 0. A call's correlation id is the
+        row of its work.
 
         Args:
             work: Kernels, then copies.
@@ -164,7 +166,8 @@ class DeviceWork:
             model.Calls(
                 row=np.arange(len(work)),
                 start_ns=work.start_ns,
-                # The instruction that runs when an asynchronous transfer starts has launched it.
+                # An asynchronous transfer was launched by the instruction that runs when the
+                # transfer starts.
                 end_ns=np.where(is_async, work.start_ns, work.end_ns),
                 thread=self._get_device_threads(work.device),
                 correlation_id=model.to_correlation_ids(np.arange(len(work))),
@@ -197,7 +200,7 @@ class DeviceWork:
     def _make_activities(
         self, work: PlaneEvents, correlation: Codes, is_async: Bools, n_kernels: int
     ) -> model.Activities:
-        """Convert work to a table of activities, in the same order, with one rank per device.
+        """Convert work to an activity table in the same order, with one rank per device.
 
         Only kernels and asynchronous copies get names.
 
@@ -225,8 +228,8 @@ class DeviceWork:
     def copies(self) -> Copies:
         """Return the direction, the memory kinds and the size of each copy.
 
-        The direction is read from the name of the copy. The memory kinds and the size are read from
-        its details.
+        The direction is read from the copy's name, and the memory kinds and the size from its
+        details.
         """
         name, details = self._copied.name, self._copied.copy
         first_row = len(self.activities) - len(name)
@@ -262,13 +265,13 @@ class DeviceWork:
         return thread[: len(tids_of_lines)], thread[len(tids_of_lines) :]
 
     def _get_device_threads(self, device: Codes) -> Ints:
-        """Return, for each device number, the thread that represents the device."""
+        """For each device number, return the thread that represents the device."""
         return self.thread_of_device[np.searchsorted(self.devices, device)]
 
     def _order_work(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
     ) -> tuple[PlaneEvents, Bools, int]:
-        """Combine the work on all lines. Kernels come first, then copies.
+        """Combine the work from all lines. Kernels come first, then copies.
 
         - Events on GPU streams are copies if their name starts with "Memcpy" or "Memset".
         - Asynchronous transfers are copies unless their name matches the default patterns for
@@ -277,7 +280,7 @@ class DeviceWork:
 
         Args:
             streams: Events on GPU streams.
-            ops: Instructions. Only instructions without other instructions inside are work.
+            ops: Instructions. Only instructions that contain no other instruction are work.
             transfers: Asynchronous transfers.
 
         Returns:
@@ -305,7 +308,7 @@ class DeviceWork:
     def _name_launches_by_work(
         self, launches: PlaneEvents, work: PlaneEvents
     ) -> tuple[PlaneEvents, Ints]:
-        """Label launches with the instructions that they launched, and name their ranges.
+        """Label each launch with the instruction that it launched, and name its range.
 
         A launch is matched to the first row of work with the same correlation id. It gets the label
         of this work, which identifies the instruction more precisely.
@@ -327,12 +330,12 @@ class DeviceWork:
         return instructions, np.where(has_work, self._name_instruction_ranges()[label], NONE)
 
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
-        """Find, for each launch, the module execution during which the launch starts.
+        """For each launch, find the module execution during which it starts.
 
         Only executions of the launch's module are considered, on any thread. If executions of the
         module overlap, because each device has a thread, only executions on the thread of the
-        launch are considered. If several of them contain the start of the launch, the innermost
-        execution wins.
+        launch are considered. If several executions contain the start of the launch, the innermost
+        one wins.
 
         Args:
             launches: Launches on the host.
@@ -367,7 +370,7 @@ class DeviceWork:
         return execution
 
     def _find_execution_spans(self) -> Ints:
-        """Return the rows of ``_spans`` that are module executions, as their name suffix shows."""
+        """Return the rows of ``_spans`` whose name suffix marks them as module executions."""
         is_execution_name = np.array(
             [text.endswith(_EXECUTION_SUFFIX) for text in self._texts], bool
         )
@@ -404,7 +407,7 @@ class DeviceWork:
 
         The range name is ``XlaModule:#hlo_module=MODULE,program_id=PROGRAM#``, without
         ``,program_id=PROGRAM`` if the program id is unknown. The index is also remembered as one of
-        the names of the module, which has one name per program id.
+        the module's names. A module has one name per program id.
 
         Args:
             module: Name of the module, such as ``jit_step``.
@@ -440,14 +443,14 @@ class DeviceWork:
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
         """Return a range for each module execution.
 
-        If devices recorded module executions, these are used. Otherwise, executions are derived
-        from the instructions whose module is known:
+        If devices recorded module executions, the recorded executions are used. Otherwise,
+        executions are derived from the instructions whose module is known:
 
         - If more than half of these instructions have a run id, instructions with the same thread,
           device, run id and module form an execution. Instructions without a run id are left out.
-        - In all other cases, :func:`_number_executions` divides the instructions into executions.
+        - Otherwise, :func:`_number_executions` divides the instructions into executions.
 
-        The range of a derived execution extends from the earliest start to the latest end of its
+        A derived execution's range extends from the earliest start to the latest end of its
         instructions.
 
         Args:
@@ -478,7 +481,7 @@ class DeviceWork:
         return make_named_ranges(*times_ns, thread[first], module[first])
 
     def _make_recorded_module_ranges(self) -> Ranges:
-        """Convert the module executions that devices recorded to ranges on the device threads."""
+        """Convert the module executions recorded by devices to ranges on the device threads."""
         executions = self._modules
         used, number = np.unique(executions.name, return_inverse=True)
         parts = (_MODULE.findall(self._texts[name])[0] for name in used.tolist())
@@ -489,7 +492,7 @@ class DeviceWork:
 
 
 def _find_innermost(spans: PlaneEvents, rows: Ints, times_ns: Ints) -> Ints:
-    """Find the innermost span around each time, and return its index in ``rows``.
+    """Find the innermost span that contains each time, and return its index in ``rows``.
 
     The index is -1 if no span contains the time.
 
@@ -522,10 +525,10 @@ def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | 
 
 
 def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
-    """Divide launches into module executions, and return the index of each launch's execution.
+    """Group launches into module executions, and return the index of each launch's execution.
 
     A new execution starts when the thread, device or module changes. A new execution also starts
-    when the first instruction of the module occurs again after another instruction::
+    when the module's first instruction occurs again after another instruction::
 
         modules       a  a  a  a  a  a  b  b  a  a
         instructions  x  y  z  x  y  z  p  q  x  y
@@ -539,7 +542,7 @@ def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) 
     """
     is_module_start = mask_run_starts(thread, device, module)
     last_module_start = np.maximum.accumulate(np.where(is_module_start, np.arange(len(label)), 0))
-    # An instruction may launch several kernels in a row. Only the first kernel starts an execution.
+    # An instruction may launch several kernels in a row. Only the first one starts an execution.
     is_first_label = label == label[last_module_start]
     return np.cumsum(is_module_start | (is_first_label & mask_run_starts(label))) - 1
 
@@ -574,8 +577,8 @@ def make_profile(
     launches were recorded, the profile has a named thread for each device.
 
     Args:
-        source: File that the planes were read from.
-        planes: All events of the recording. The function calls :meth:`Planes.finish`.
+        source: File from which the planes were read.
+        planes: All events in the recording. This function calls :meth:`Planes.finish` on them.
         process: Number of the profiled process, as returned by :func:`make_process_number`.
         limitations: Limitations found while reading the file.
         cut: Whether the end of the file is missing.
@@ -629,11 +632,11 @@ def make_process_number(recording: int, pid: int) -> int:
 def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
     """Join the profiles of all recordings in one file.
 
-    If a process id is unknown or occurs twice, the recordings are labeled ``recording 1``,
+    If any process id is unknown or occurs twice, the recordings are labeled ``recording 1``,
     ``recording 2`` and so on. A single recording is returned unchanged.
 
     Args:
-        parts: Process number and profile of each recording. There is at least one recording.
+        parts: The process number and profile of each recording. There is at least one recording.
     """
     if len(parts) == 1:
         return parts[0][1]

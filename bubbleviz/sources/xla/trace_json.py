@@ -1,7 +1,7 @@
-"""Read the JSON traces of XLA's profiler (``*.trace.json.gz``).
+"""Reads the JSON traces written by XLA's profiler (``*.trace.json.gz``).
 
-In this format, a process is a plane, and a thread is a line of the plane. The statistics of an
-event are its ``args``, which are all texts.
+In this format, a process is a plane, and a thread is a line in the plane. An event's statistics are
+its ``args``, all of which are texts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ProcessName: TypeAlias = "int | str | None"
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """The arguments of an event that this reader uses. Missing arguments are None."""
+    """The event arguments that this reader uses. Missing arguments are None."""
 
     name: str | None = None
     tf_op: str | None = None
@@ -60,7 +60,7 @@ class XlaArgs(msgspec.Struct, gc=False):
 class TraceJsonPlanes:
     """Collects the events in a trace, and builds planes after all events have been read.
 
-    The planes are built at the end because a process or thread may be named after its events.
+    Planes are built at the end, because the name of a process or thread may follow its events.
 
     Args:
         file: Trace that is being read.
@@ -101,7 +101,7 @@ class TraceJsonPlanes:
         self._blocks.append(block[:, rows])
 
     def build_planes(self) -> tuple[list[Planes], int]:
-        """Build the planes of all recordings in the trace. Lines that are not used are left out.
+        """Build the planes of all recordings in the trace. Unused lines are left out.
 
         Returns:
             recordings: Planes of each recording. There is at least one recording.
@@ -126,7 +126,7 @@ class TraceJsonPlanes:
         return recordings, n_strays
 
     def _number_processes(self) -> dict[ProcessName, int]:
-        """Divide the processes into recordings, and return their recording indices by process id.
+        """Divide the processes into recordings, and return recording indices, keyed by process id.
 
         Process ids consist of a label and a number, and are sorted by label, then by number. A new
         recording starts when the label changes, or when a device or host occurs again, see
@@ -154,7 +154,7 @@ class TraceJsonPlanes:
         return recordings
 
     def _join_blocks(self) -> dict[str, Ints]:
-        """Join the stored blocks of events, and return the columns, keyed by name.
+        """Join the stored event blocks, and return the columns, keyed by name.
 
         The names of the columns for arguments start with ``args.``. The stored blocks are dropped.
         """
@@ -183,7 +183,7 @@ class TraceJsonPlanes:
     def _add_events(
         self, planes: Planes, role: str, thread: ThreadName, events: Mapping[str, Ints]
     ) -> None:
-        """Add the events of a thread to the planes of its recording.
+        """Add the events on a thread to the planes of its recording.
 
         The path of an instruction is the argument ``name``, or ``tf_op`` if there is no ``name``. A
         missing duration is replaced by 0.
@@ -192,7 +192,7 @@ class TraceJsonPlanes:
             planes: Planes of the recording.
             role: Role of the thread, such as ``HOST`` or ``STREAM``.
             thread: Process id and thread id of the thread.
-            events: Columns of the events of the thread, keyed by name.
+            events: Columns of the thread's events, keyed by name.
         """
         line = NONE
         if role == HOST:
@@ -257,12 +257,12 @@ def _make_process_sort_key(process: ProcessName) -> tuple[str, int]:
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
-    """Read a JSON trace of XLA's profiler. All recordings in the file are joined.
+    """Read a JSON trace from XLA's profiler. All recordings in the file are joined.
 
-    The hostname and the start of the session are unknown, which a limitation reports.
+    A limitation reports that the hostname and the session start are unknown.
 
     Raises:
-        ProfileError: The file is not a trace of XLA's profiler, or cannot be read.
+        ProfileError: The file is not a trace from XLA's profiler, or cannot be read.
     """
     file = TraceFile(path, XlaArgs, watch)
     trace = TraceJsonPlanes(file)

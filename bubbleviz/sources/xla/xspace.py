@@ -1,7 +1,7 @@
-"""Read XSpace files (``*.xplane.pb``), which XLA's profiler writes in protobuf, plane by plane.
+"""Reads XSpace files (``*.xplane.pb``), protobuf files written by XLA's profiler, plane by plane.
 
-The protobuf parser only splits the file into planes and lines. Events remain encoded bytes, because
-the parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
+The protobuf parser only splits the file into planes and lines. Events remain encoded, because the
+parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
 decodes the k-th field of all events at once::
 
     events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
@@ -11,7 +11,7 @@ decodes the k-th field of all events at once::
 The messages are defined in ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla), and the encoding
 in https://protobuf.dev/programming-guides/encoding/. A field is a tag (number << 3 | wire type)
 followed by its value. Times are converted from picoseconds to nanoseconds. Start and end are each
-rounded down, so that consecutive events without a gap still have no gap.
+rounded down, so that adjacent events stay adjacent.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _MESSAGES = {
 #: Field numbers in events and in event statistics.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
-#: Wire types: varint, length-delimited, and fixed-length types with their numbers of bytes.
+#: Wire types: varint, length-delimited, and fixed-length types with their sizes in bytes.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
 #: Tag of the field ``planes`` in a space.
 _PLANES_TAG = 1 << 3 | _LENGTH
 #: Maximum number of bytes in a 64-bit varint.
 _MAX_VARINT_BYTES = 10
-#: Number of events decoded at once.
+#: Number of events to decode at once.
 _EVENTS_PER_PIECE = 1 << 16
 
 #: Name of the column that an event statistic fills, keyed by the name of the statistic.
@@ -80,11 +80,11 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps above this value (in 1973) are UTC. Others are relative to the start of the profile.
+#: Timestamps above this value (in 1973) are UTC. All others are relative to the profile's start.
 _UTC_NS = 10**17
 _RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
-#: Occurrences of a length-delimited field, as three columns: message, start offset, end offset.
+#: Occurrences of a length-delimited field, as three columns: message, start offset and end offset.
 Slices = tuple[Ints, Ints, Ints]
 
 
@@ -188,7 +188,7 @@ def decode_messages(
         )
         has_length = kind == _LENGTH
         first = np.where(has_length, position, first)
-        # The length is compared with the remaining bytes, so that a huge length does not overflow.
+        # Compare the length with the remaining bytes, so that a huge length does not overflow.
         fits = (value >= 0) & (value <= end - first)
         position = np.where(has_length, first + np.where(fits, value, 0), position)
         is_valid: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
@@ -233,7 +233,7 @@ def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tupl
 
 
 def read_stat_names(plane: Any) -> Mapping[int, str]:
-    """Return the names of statistics, and the texts that statistics refer to, keyed by id."""
+    """Return the statistics' names, and the texts that statistics refer to, keyed by id."""
     entries = (
         parse_message(_get_message_types()["StatEntry"], entry) for entry in plane.stat_metadata
     )
@@ -243,12 +243,12 @@ def read_stat_names(plane: Any) -> Mapping[int, str]:
 class PlaneReader:
     """Reads the events of one plane.
 
-    The metadata of an event provides statistics that the event itself does not contain.
+    An event's metadata provides statistics that the event itself does not contain.
 
     Args:
         plane: Parsed message of the plane.
-        base_ns: UTC at time 0 of the profile.
-        start_ns: Profile time that corresponds to timestamp 0, for timestamps that are not UTC.
+        base_ns: UTC time at time 0 of the profile.
+        start_ns: Profile time of timestamp 0, for timestamps that are not UTC.
         planes: Planes that receive the events.
 
     Raises:
@@ -314,12 +314,12 @@ class PlaneReader:
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
         """Return the name and the statistics of each metadata entry. Texts are replaced by numbers.
 
-        For events whose metadata is unknown, a final row is added, with the name "" and statistics
-        of -1.
+        A final row, with the name "" and statistics of -1, is added for events whose metadata is
+        unknown.
 
         Args:
-            of_instructions: Whether the entries describe instructions. The name of an instruction
-                is shortened to its display name, or to the text before " = ".
+            of_instructions: Whether the entries describe instructions. An instruction's name is
+                shortened to its display name, or to the text before " = ".
 
         Returns:
             names: For each entry, the number of its name.
@@ -357,8 +357,9 @@ class PlaneReader:
         Args:
             line: Parsed message of the line.
             rows: Slice of the events.
-            role: Role of the line.
-            row: Row of the host line, number of the GPU stream, or -1 for other lines.
+            role: Role of the line, such as ``xla.OPS``.
+            row: Row of a host line, number of a GPU stream, or -1 for any other line. It is stored
+                with each event.
         """
         events = line.events[rows]
         data = np.frombuffer(b"".join(events), np.uint8)
@@ -421,7 +422,7 @@ class PlaneReader:
                 *(column[is_used].tolist() for column in texts[_STAT_TEXT]), strict=True
             )
         }
-        # If an event has both statistics for its path, ``name`` wins because it is read last.
+        # If an event has both statistics for its path, ``name`` wins, because it is read last.
         for of_kind, name in sorted(used_stats.items(), key=lambda item: item[1] == "name"):
             rows = np.flatnonzero(kind == of_kind)
             column, is_path = columns[_STATS[name]], name == "tf_op"
@@ -438,7 +439,7 @@ class PlaneReader:
 
 
 def _find_space_starts(content: bytes) -> list[int]:
-    """Return the indices of the planes that start another space (recording) in a joined file.
+    """Return the indices of the planes that start a further space (recording) in a joined file.
 
     A protobuf parser reads concatenated spaces as a single message. Within a space, the planes come
     first. A plane that follows a different field is therefore the first plane of another space.
@@ -487,7 +488,7 @@ class _Space:
 
     Attributes:
         planes: Encoded messages of the planes.
-        start_ns: UTC at time 0 of the recording, or None if unknown.
+        start_ns: UTC time at time 0 of the recording, or None if unknown.
         process: Lowest 24 bits of the process id, or 0 if the process id is unknown.
     """
 
@@ -499,8 +500,7 @@ class _Space:
 def _read_spaces(path: str) -> tuple[list[_Space], str]:
     """Return the recordings in a file, and the name of their host, or "" if unknown.
 
-    Events are not decoded. If there is a single recording with several hostnames, the first
-    hostname is returned.
+    Events are not decoded. If a single recording has several hostnames, the first one is returned.
 
     Raises:
         MalformedError: The file cannot be decoded.
@@ -529,14 +529,14 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 
 
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
-    """Combine planes into a recording, and find its start and process id.
+    """Combine planes into a recording, and find the recording's start and process id.
 
     Time 0 of the recording is its recorded start, which is the statistic ``profile_start_time`` of
     the plane "Task Environment". If the start was not recorded, time 0 is the earliest UTC
     timestamp of a line. The process id is the first statistic ``process_id`` of any plane.
 
     Args:
-        planes: Bytes and parsed message of each plane of the recording.
+        planes: Bytes and parsed message of each plane in the recording.
     """
     starts, processes, stamps = [], [], []
     for _, plane in planes:
@@ -578,8 +578,8 @@ def _decode_spaces(
 ) -> Iterator[tuple[int, Decoded]]:
     """Yield the process number and the profile of each recording.
 
-    All times are relative to the start of the first recording. If that is unknown, the times in
-    each recording are relative to the start of that recording.
+    All times are relative to the start of the first recording. If the first start is unknown, the
+    times in each recording are relative to its own start.
 
     Raises:
         MalformedError: A plane cannot be decoded.
@@ -609,11 +609,11 @@ def _decode_spaces(
 
 
 def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
-    """Return a list with one limitation if the start of a recording is unknown, else [].
+    """Return a list that contains a limitation if a recording's start is unknown, else [].
 
     Args:
         path: Path of the file.
-        space: Recording in the file.
+        space: The recording.
     """
     if space.start_ns is not None:
         return []

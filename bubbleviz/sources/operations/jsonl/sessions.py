@@ -240,7 +240,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 def has_neighbors(session: RecordedSession) -> bool:
     """Return whether the file numbers just before or after a recording belong to other recordings.
 
-    Files with adjacent numbers belong to other recordings of the same rank.
+    Such recordings are other recordings of the same rank.
     """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbors = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
