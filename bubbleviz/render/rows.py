@@ -1,11 +1,11 @@
 """Chooses the rows of tables and pictures: one row per rank, or one row per stage.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
-picture draws only one replica. The drawn replica is the one in the pipeline that the first advice
-is about, or else the first one. If the run has very many ranks, the replica with the median bubble
-ratio is drawn. The ratio next to a row belongs to the drawn replica. Table rows contain means over
-all replicas, and the table titles say so. In pictures, ranks that stand out have additional
-rows.
+picture draws only one replica. The replica drawn is the one in the pipeline that the first advice
+concerns, or else the first one. If the run has very many ranks, the replica with the median bubble
+ratio is drawn instead. The ratio next to a row belongs to the drawn replica. Table rows contain
+means over all replicas, and the table titles say so. In pictures, ranks that stand out have
+additional rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bubbleviz.report.rank_means import compute_rank_means, is_many_ranks, list_
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of ranks that get a row each. If there are more, each stage gets a row.
-#: The second maximum is for figures in papers, where a row is as high as a line of text.
-#: Both are ignored if the view chooses the kind of rows.
+#: Maximum number of ranks for which each rank gets its own row. If there are more ranks, each stage
+#: gets a row. The second maximum is for figures in papers, where a row is as tall as a line of
+#: text. Both are ignored if the view chooses the kind of rows.
 MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
-#: Maximum number of additional rows for ranks that stand out.
+#: Maximum number of extra rows for ranks that stand out.
 _MOST_STANDOUTS = 8
 
 
@@ -34,8 +34,8 @@ class RankRow:
     """One row of a picture or table.
 
     Attributes:
-        rank: The rank that is drawn.
-        replicas: Indices of all ranks that the row represents, including the drawn rank.
+        rank: The rank to draw.
+        replicas: Indices of all ranks represented by the row, including the drawn rank.
         spread: Whether the row draws the median replica and also shows the spread of all replicas.
         reason: Reason why the rank stands out, or "" for an ordinary row.
     """
@@ -47,7 +47,7 @@ class RankRow:
 
 
 def choose_row_kind(report: Report, view: View) -> str:
-    """Return the kind of rows: ``rank``, ``stage`` or ``spread`` (stages with their spread).
+    """Return the row kind: ``rank``, ``stage`` or ``spread`` (stages with their spread).
 
     If the view specifies a kind, this kind is returned. Otherwise the kind depends on the number of
     selected ranks:
@@ -57,7 +57,7 @@ def choose_row_kind(report: Report, view: View) -> str:
     - ``rank`` for fewer ranks.
 
     Raises:
-        UsageError: The view specifies an unknown kind of rows.
+        UsageError: The view specifies an unknown row kind.
     """
     check_choice(view.rows, ROWS, "--rows")
     if view.rows is not None:
@@ -73,7 +73,7 @@ def choose_row_kind(report: Report, view: View) -> str:
 def select_ranks(report: Report, view: View) -> list[Rank]:
     """Return the ranks whose numbers a view selects, in the order of the report.
 
-    A view without rank numbers selects all ranks. Numbers that no rank has are ignored.
+    A view without rank numbers selects all ranks. Numbers that match no rank are ignored.
     """
     numbers = set(view.ranks)
     return [rank for rank in report.ranks if not numbers or rank.number in numbers]
@@ -82,7 +82,7 @@ def select_ranks(report: Report, view: View) -> list[Rank]:
 def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows for the ranks that a view selects: one per rank, or one per stage.
 
-    Stage rows are sorted by stage. A rank whose stage is unknown gets a row of its own. A stage row
+    Stage rows are sorted by stage. A rank whose stage is unknown gets its own row. A stage row
     draws the first replica of the stage. If the kind of rows is ``spread``, or if there are very
     many ranks, it draws the replica with the median ratio.
 
@@ -100,7 +100,7 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
     for rank in ranks:
         key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
         of_row.setdefault(key, []).append(rank)
-    # Sort the stages, because the first pipeline may lack a stage that a later one has.
+    # Sort the stages, because the first pipeline may lack a stage that a later pipeline has.
     stages = iter(sorted(key for key in of_row if key[0] == "stage"))
     replicas = [of_row[next(stages) if key[0] == "stage" else key] for key in of_row]
     if kind != "spread" and not is_many_ranks(len(ranks)):
@@ -120,15 +120,15 @@ def draw_advised_pipeline(
 ) -> tuple[RankRow, ...]:
     """Make each row draw its replica in the pipeline that contains the most marked ranks.
 
-    Marks point at the ranks that the advice is about, so the rows must draw these ranks. If several
+    Marks point to the ranks that the advice concerns, so the rows must draw those ranks. If several
     pipelines contain the same number of marked ranks, the pipeline of the marked rank with the
     smallest index wins. If several replicas of a row are in this pipeline, marked ranks win, then
-    the smallest index. A row without a replica in this pipeline is not changed.
+    the smallest index. A row without a replica in that pipeline is unchanged.
 
     Args:
         report: The report.
-        rows: Rows of the report.
-        marked: Indices of the marked ranks. If no rank is marked, no row is changed.
+        rows: The report's rows.
+        marked: Indices of the marked ranks. If none are marked, all rows are unchanged.
     """
     if not marked:
         return tuple(rows)
@@ -147,7 +147,7 @@ def draw_advised_pipeline(
 
 
 def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
-    """Return a row that draws the replica whose ratio is the median of the known ratios.
+    """Return a row that draws the replica with the median of the known ratios.
 
     If the number of known ratios is even, the lower of the two middle ratios is used.
 
@@ -164,15 +164,15 @@ def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
 def _make_standout_rows(
     report: Report, groups: tuple[Standout, ...], ranks_with_row: set[int]
 ) -> Iterator[RankRow]:
-    """Yield an additional row for each group of ranks that stands out.
+    """Yield an extra row for each group of ranks that stands out.
 
-    The row draws the first rank of the group that has no row yet. Stages, and groups in which every
-    rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
+    Each row draws the first rank in the group that has no row yet. Stages, and groups in which
+    every rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
 
     Args:
         report: The report.
         groups: Groups of ranks that stand out, most conspicuous first.
-        ranks_with_row: Indices of the ranks that have a row or must not get one.
+        ranks_with_row: Indices of the ranks that already have a row or must not get one.
     """
     n_rows = 0
     for standout in groups:

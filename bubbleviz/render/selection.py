@@ -1,4 +1,4 @@
-"""Selects the part of a report that a picture shows: rows, iterations and a span of time."""
+"""Selects the part of a report shown in a picture: rows, iterations and a time span."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bubbleviz.report.view import View
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a report that is drawn: rows, iterations, and the time that they span.
+    """The part of a report to draw: rows, iterations, and the time they span.
 
     Attributes:
         rows: The rows, from top to bottom.
@@ -67,21 +67,21 @@ class Selection:
         return rows
 
     def row_of(self, ranks: Ints) -> Ints:
-        """Return the row that draws each of the given rank indices, or -1 if no row does."""
+        """Return the row that draws each of the given ranks, or -1 if no row does."""
         return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
 
     def is_selected(self, iterations: Ints) -> Bools:
-        """Return a mask of the iteration indices that belong to the drawn iterations."""
+        """Return a mask of the iteration indices that are drawn."""
         return np.isin(iterations, [iteration.index for iteration in self.iterations])
 
 
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
     """Return the part of a report that a view selects, or None if there is nothing to draw.
 
-    If the view selects no iterations, :func:`.choose_shown_iteration` chooses one. If the view asks
-    for the critical path, the typical iteration is drawn instead. Rows draw the replicas in the
-    pipeline that the advice is about, unless they show the spread of replicas. The time spans all
-    drawn iterations and their windows.
+    If the view selects no iterations, :func:`.choose_shown_iteration` chooses one. If the view
+    requests the critical path, the typical iteration is drawn instead. Rows draw the replicas in
+    the pipeline that the advice concerns, unless they show the spread of replicas. The drawn time
+    span covers all drawn iterations and their windows.
 
     Args:
         report: The report.
@@ -114,9 +114,9 @@ def measure_row_ratios(
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the bubble ratio to show next to each row, and the range over its replicas.
 
-    The ratio is the mean of the drawn rank's primary ratio. The mean is over those drawn iterations
-    that the report averages, or over all drawn iterations if it averages none of them. The range
-    covers all replicas of the row and all drawn iterations. Unknown ratios are ignored.
+    The ratio is the mean of the drawn rank's primary ratio. The mean is taken over the drawn
+    iterations that the report averages, or over all drawn iterations if it averages none of them.
+    The range covers all replicas of the row and all drawn iterations. Unknown ratios are ignored.
 
     Args:
         report: The report.
@@ -143,7 +143,7 @@ def measure_row_ratios(
 
 
 def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
-    """Return a bubble ratio of each rank that is active in an iteration, keyed by rank index.
+    """Return the bubble ratio of each rank that is active in an iteration, keyed by rank index.
 
     The value is None if the ratio of the rank is unknown.
     """

@@ -1,8 +1,8 @@
-"""Draws the rows of a picture: the operations of each rank to scale, and their numbers.
+"""Draws the rows of a picture: each rank's operations, drawn to scale, and their numbers.
 
 A row contains, from back to front: merged marks with a dotted line below them, operations,
-overlapping operations with half the height, microbatch numbers, and a hollow mark if operations
-have no device time. Below the row is a thin lane with communication.
+overlapping operations at half height, microbatch numbers, and a hollow mark if operations have no
+device time. Below the row is a thin lane with communication.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "
 DOTS_BELOW = 0.8
 #: Width below which gaps in the dotted line are closed, in px.
 _DOTS_BRIDGE = 3
-#: Maximum number of marks in a picture whose operations have tooltips.
+#: Maximum number of marks for which a picture's operations have tooltips.
 MOST_TOOLTIPS = 4_000
-# (minimum width of a typical box, width of its frame), in px. Narrower boxes have no frame.
+# (minimum width of a typical box, frame width), in px. Boxes narrower than this have no frame.
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
 #: Gap between a row and its communication lane, in px.
 LANE_GAP = 1.5
 #: Frame width of a box in the communication lane, in px.
 _LANE_FRAME = 0.3
-#: Maximum number of operations without device time that the tooltip of a hollow mark names.
+#: Maximum number of operations without device time named in the tooltip of a hollow mark.
 _MAX_NAMED = 8
 
 
@@ -78,7 +78,7 @@ class RowPainter:
         lane: Height of the communication lane below each row in px, or 0 for no lane.
 
     Attributes:
-        merged: Compute marks that are too narrow to be drawn one by one.
+        merged: Compute marks too narrow to be drawn one by one.
         spanless: Indices of the compute operations without device time, keyed by picture row.
     """
 
@@ -100,7 +100,7 @@ class RowPainter:
         sent = make_communication_marks(report, selection, width) if lane else ()
         self._lane, self._merged_lane = split_marks(sent, rows, width)
         self._half, is_covered = choose_halves(self._marks)
-        # If boxes overlap, only half the height of the row is available for their numbers.
+        # If boxes overlap, only half the row height is available for their numbers.
         self._room = height * (2 - (self._half != WHOLE) - is_covered) / 2
         self._numbers = number_boxes(
             self._operations, selection, self._marks, self._room, page.style.letters
@@ -111,7 +111,7 @@ class RowPainter:
     def chunks(self) -> list[int]:
         """Numbers of the model chunks whose operations run on the drawn ranks, ascending.
 
-        All iterations are considered. Operations of the optimizer, and of unknown chunks, are
+        All iterations are considered. Optimizer operations and operations on unknown chunks are
         ignored.
         """
         operations = self._operations
@@ -123,12 +123,12 @@ class RowPainter:
 
     @cached_property
     def kinds(self) -> set[int]:
-        """Kinds of all marks that are drawn, including communication and merged marks."""
+        """Kinds of all drawn marks, including communication and merged marks."""
         return {*self._marks.kind.tolist(), *self._lane.kind.tolist(), *self.merged.kinds}
 
     @property
     def has_communication(self) -> bool:
-        """Whether the communication lane of any row contains a mark."""
+        """Whether any row's communication lane contains a mark."""
         return bool(len(self._lane) or self._merged_lane.kinds)
 
     @property
@@ -143,9 +143,9 @@ class RowPainter:
 
     @property
     def merged_words(self) -> str:
-        """Text with the numbers of merged operations and merged times of unattributed compute.
+        """Text with the number of merged operations and of merged unattributed-compute intervals.
 
-        Communication counts as operations. The text is "" if no mark is merged.
+        Communication counts as operations. The text is "" if no marks are merged.
         """
         merged = self.merged.counts + self._merged_lane.counts
         unattributed = merged.pop(UNATTRIBUTED_KIND, 0)
@@ -162,18 +162,17 @@ class RowPainter:
 
     @cached_property
     def _frame(self) -> float:
-        """Frame width of boxes, which depends on the 30th percentile of the box widths."""
+        """Frame width of boxes, based on the 30th percentile of box widths."""
         widths = self._marks.right - self._marks.left
         typical = float(np.percentile(widths, 30)) if len(widths) else 0.0
         frame = next((frame for min_width, frame in _FRAMES if typical >= min_width), 0.0)
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Find the compute operations of the selected iterations that have no device time.
+        """Find the compute operations in the selected iterations that have no device time.
 
-        Returns:
-            Indices of these operations, keyed by picture row. Picture rows without such operations
-            are left out.
+        Returns: Operation indices, keyed by picture row. Picture rows without such operations are
+            left out.
         """
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
@@ -223,12 +222,12 @@ class RowPainter:
             self._page.elements.append(group)
 
     def _draw_merged(self, group: Element, row: int) -> None:
-        """Draw the merged marks of a row as stacked layers, one layer per kind.
+        """Draw a row's merged marks as stacked layers, one layer per kind.
 
-        In each column, the height of a layer is the share of time that the kind takes.
+        In each column, the height of a layer is the kind's share of the time.
 
         Args:
-            group: SVG group that receives the layers.
+            group: SVG group to which the layers are added.
             row: Index of the picture row.
         """
         merged, height = self.merged, self._height
@@ -241,10 +240,10 @@ class RowPainter:
         self._draw_dots(group, merged, row, height)
 
     def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
-        """Draw a dotted line below the merged marks of a row. Narrow gaps in the line are closed.
+        """Draw a dotted line below a row's merged marks. Narrow gaps in the line are filled.
 
         Args:
-            group: SVG group that receives the line.
+            group: SVG group to which the line is added.
             merged: Merged marks of all rows.
             row: Index of the picture row.
             bottom: Lower edge of the marks.
@@ -259,17 +258,17 @@ class RowPainter:
             group.append(make_path(dots, fill="none", **DOTS))
 
     def _draw_marks(self, group: Element, members: range) -> None:
-        """Draw the marks of one row. Marks of half height are drawn over marks of full height.
+        """Draw the marks of one row. Half-height marks are drawn over full-height marks.
 
         Args:
-            group: SVG group that receives the marks.
+            group: SVG group to which the marks are added.
             members: Indices of the row's marks.
         """
         marks, height, half = self._marks, self._height, self._half
         whole, upper, lower = (
             [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
         )
-        # Fill the background of each half-height box with the paper color, in full height.
+        # Fill the background of each half-height box with the paper color, at full height.
         # Otherwise the other half would look like a bubble.
         if beside := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
             group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
@@ -290,11 +289,11 @@ class RowPainter:
 
         If there are at most ``MOST_TOOLTIPS`` marks, each operation is one SVG path. The path has a
         tooltip, and thin lines across the gaps between its boxes. If there are more marks, all
-        boxes of the same paint are one path. Boxes of unattributed compute are lower than other
-        boxes and have no frame.
+        boxes with the same paint are one path. Boxes for unattributed compute are not as tall as
+        other boxes and have no frame.
 
         Args:
-            group: SVG group that receives the boxes.
+            group: SVG group to which the boxes are added.
             marks: All marks.
             members: Indices of the marks to draw.
             top: Upper edge of the boxes.
@@ -326,10 +325,10 @@ class RowPainter:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the microbatch numbers in the boxes of a row, centered. White numbers are bold.
+        """Write microbatch numbers in the boxes of a row, centered. White numbers are bold.
 
         Args:
-            group: SVG group that receives one subgroup per color and font size.
+            group: SVG group to which one subgroup per color and font size is added.
             members: Indices of the row's marks. Marks without a number are skipped.
         """
         marks = self._marks
@@ -356,13 +355,13 @@ class RowPainter:
         group.extend(numbers for _, numbers in sorted(groups.items()))
 
     def _draw_spanless(self, group: Element, operations: list[int]) -> None:
-        """Draw a hollow mark to the left of a row, for operations that have no device time.
+        """Draw a hollow mark to the left of a row for operations that have no device time.
 
-        The tooltip of the mark names the operations.
+        The mark's tooltip names the operations.
 
         Args:
-            group: SVG group that receives the mark.
-            operations: Indices of the operations, of which the first ``_MAX_NAMED`` are named.
+            group: SVG group to which the mark is added.
+            operations: Indices of the operations. Only the first ``_MAX_NAMED`` are named.
         """
         look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
         mark = make_circle(-6, px(self._height / 2), 2.6, **look)
@@ -372,10 +371,10 @@ class RowPainter:
         group.append(mark)
 
     def _draw_lane(self, group: Element, row: int) -> None:
-        """Draw the communication of one row in the lane below the row.
+        """Draw one row's communication in the lane below the row.
 
         Args:
-            group: SVG group that receives the lane.
+            group: SVG group to which the lane is added.
             row: Index of the picture row.
         """
         merged = self._merged_lane
@@ -397,7 +396,7 @@ class RowPainter:
         return str(self._labels.texts[self._labels.code[operation]])
 
     def _tooltip(self, operation: int) -> str:
-        """Return the tooltip of an operation: label, range name, start and duration in ms.
+        """Return an operation's tooltip: label, range name, start and duration in ms.
 
         The start is relative to the left edge of the picture.
         """
@@ -412,7 +411,7 @@ class RowPainter:
 
 
 def _find_row_marks(marks: Marks, row: int) -> range:
-    """Return the indices of the marks on a picture row. The marks must be sorted by row."""
+    """Return the indices of the marks in a picture row. The marks must be sorted by row."""
     first, stop = np.searchsorted(marks.row, (row, row + 1)).tolist()
     return range(first, stop)
 
@@ -420,14 +419,14 @@ def _find_row_marks(marks: Marks, row: int) -> range:
 def _draw_gap_lines(
     layer: Element, marks: Marks, parts: Sequence[int], middle: float, color: str
 ) -> None:
-    """Draw a thin line across each gap between the boxes of an operation.
+    """Draw a thin line across each gap between an operation's boxes.
 
     The gaps are bubble, and the line shows that the boxes belong together.
 
     Args:
-        layer: SVG group that receives the lines.
+        layer: SVG group to which the lines are added.
         marks: All marks.
-        parts: Indices of the operation's marks, in order of time.
+        parts: Indices of the operation's marks, in chronological order.
         middle: The y coordinate of the lines.
         color: Color of the lines.
     """

@@ -1,4 +1,4 @@
-"""Draws how many replicas of a stage compute at a time, as an area below the median replica.
+"""Draws how many replicas of a stage compute at each time, as an area below the median replica.
 
 ::
 
@@ -30,8 +30,8 @@ _STEP = 1.5
 def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw an area below each row that shows the spread of its replicas.
 
-    The height of the area shows which share of the replicas runs compute at each time. Only compute
-    that is attributed to an operation counts.
+    The height of the area shows the share of replicas that run compute at each time. Only compute
+    attributed to an operation counts.
     """
     steps = max(1, int(layout.width / _STEP))
     rows = [row for row in selection.rows if row.spread]
@@ -62,9 +62,9 @@ def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
 def _measure_computing_share(
     report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
 ) -> Floats:
-    """Measure which share of the replicas of each row computes over time, shape (rows, steps).
+    """Measure the share of each row's replicas that compute over time, shape (rows, steps).
 
-    Compute that is attributed to no operation is ignored. Overlapping operations of a replica are
+    Compute not attributed to any operation is ignored. Overlapping operations on a replica are
     added up, so a share can exceed 1.
 
     Args:

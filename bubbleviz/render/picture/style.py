@@ -1,4 +1,4 @@
-"""Styles of pictures: font sizes and row heights on a screen or on paper.
+"""Picture styles: font sizes and row heights on a screen or on paper.
 
 On a screen, a page unit is a pixel. In a picture with a physical width, a page unit is 0.7 pt, so a
 font size of 10 units is 7 pt on paper::
@@ -17,16 +17,16 @@ from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
-#: Usual and minimum font size of a picture with a physical width, in pt.
+#: Usual and minimum font size, in pt, in a picture with a physical width.
 POINTS, MIN_POINTS = 7.0, 6.0
 #: Font size that corresponds to ``POINTS`` in page units.
 LETTERS = 10.0
-#: Width of two columns of a paper in mm, which is the default width of ``--style paper``.
+#: Width of two columns in a paper, in mm. It is the default width of ``--style paper``.
 TWO_COLUMNS_MM = 183.0
 PX_PER_MM = 96 / 25.4
 _POINTS_PER_MM = 72 / 25.4
-# Row heights: (maximum number of rows, height of a row, gap below a row).
-# The first entry whose maximum number of rows is large enough is used.
+# Row heights: (maximum number of rows, height of a row, gap below a row). The first entry with a
+# large enough maximum number of rows is used.
 _SCREEN_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
 _PAPER_ROWS = ((4, 17.0, 4.0), (8, 14.0, 3.0), (16, 11.0, 2.0), (32, 7.0, 2.0), (64, 5.0, 1.5))
 _SMALLEST_ROW = (7.0, 2.0)
@@ -38,16 +38,16 @@ class Lettering:
     """Font sizes in page units.
 
     Attributes:
-        heading: Font size of the title, which is bold.
+        heading: Font size of the bold title.
         beside: Font size of the text below the title.
-        panel: Font size of the title of a panel, which is bold.
+        panel: Font size of a panel's bold title.
         label: Maximum font size of labels next to rows.
         least_label: Minimum font size of labels next to rows.
-        axis: Font size of tick labels and of texts in brackets.
+        axis: Font size of tick labels and bracket texts.
         legend: Font size of the legend.
         note: Font size of the notes below the picture.
-        number: Maximum font size of the numbers in boxes.
-        least_number: Minimum font size of the numbers in boxes.
+        number: Maximum font size of numbers in boxes.
+        least_number: Minimum font size of numbers in boxes.
     """
 
     heading: float
@@ -68,23 +68,23 @@ _PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), least_number=LETTERS * MIN_
 
 @dataclass(frozen=True)
 class PictureStyle:
-    """Sizes of a picture, and which of its optional parts are drawn.
+    """Picture sizes, and which optional parts are drawn.
 
     Attributes:
         width: Width of the page in page units.
-        millimeters: Physical width of the page in mm, or None if a page unit is a pixel.
+        millimeters: Physical width of the page in mm, or None if page units are pixels.
         margin: Width of the margin on all sides, in page units.
         letters: Font sizes.
         rows: Row heights: (maximum number of rows, height of a row, gap below a row), with
             ascending numbers of rows. The last number of rows is infinity.
-        line: Line width relative to the style for screens.
-        titled: Whether a title is drawn, and a bracket even if there is a single iteration.
+        line: Line width relative to the screen style.
+        titled: Whether a title is drawn, and also a bracket when there is only one iteration.
         notes: Whether notes, limitations and clock uncertainties are drawn.
         names: Whether rank names are drawn next to the stage of each row.
-        dark: Whether the picture switches to dark colors on a dark screen.
+        dark: Whether the picture switches to dark colors on dark screens.
         font: Comma-separated font families.
         legend: Whether a legend is drawn.
-        height: Height of the page in page units, or None to make it as high as its content.
+        height: Height of the page in page units, or None to make it as tall as its content.
     """
 
     width: float = 1200.0
@@ -119,7 +119,7 @@ class PictureStyle:
         return max(self.letters.least_label, min(self.letters.label, row * 0.68))
 
     def name_size(self, size: float) -> float:
-        """Return the font size of rank names next to stage labels with the font size ``size``."""
+        """Return the font size of rank names next to stage labels of font size ``size``."""
         return size if self.millimeters else 0.9 * size
 
     def row_height(self, rows: int) -> tuple[float, float]:
@@ -127,9 +127,9 @@ class PictureStyle:
         return next((height, gap) for max_rows, height, gap in self.rows if rows <= max_rows)
 
     def with_rows(self, row: float) -> PictureStyle:
-        """Return a copy of this style in which rows have the height ``row``.
+        """Return a copy of this style in which the row height is ``row``.
 
-        The gap below a row is a fifth of the row height, but at least 1.
+        The gap below each row is a fifth of the row height, but at least 1.
         """
         return replace(self, rows=((math.inf, row, max(row / 5, 1.0)),))
 

@@ -1,4 +1,4 @@
-"""Draws a timeline: the rows of a selection, with their labels, brackets and overlays."""
+"""Draws a timeline: the rows of a selection along with their labels, brackets and overlays."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Height of a communication lane relative to its row, and minimum height of a lane.
+#: Height of a communication lane relative to its row, and minimum lane height.
 _LANE, _MIN_LANE = 0.2, 2.5
-#: Height of the spread area below a row relative to the row, and minimum height of the area.
+#: Height of the spread area below a row, relative to the row, and minimum height of the area.
 _STRIP, _MIN_STRIP = 0.4, 5.0
-#: Used as the pipeline of a row that shows the spread of replicas, which are in many pipelines.
+#: Used as the pipeline of a row that shows the spread of replicas, which belong to many pipelines.
 _REPLICAS = -1
 
 
 class TimelinePainter:
     """Draws the rows of a selection, and everything next to the rows.
 
-    :meth:`draw` sets all attributes.
+    All attributes are set by :meth:`draw`.
 
     Args:
         page: The page.
@@ -46,8 +46,8 @@ class TimelinePainter:
 
     Attributes:
         rows: The painter of the rows.
-        gaps: Whether any gap between the windows of a row is drawn.
-        causes: Causes of idle time that are drawn in color, or () if idle time is only hatched.
+        gaps: Whether any gap between a row's windows is drawn.
+        causes: Causes of idle time drawn in color, or () if idle time is only hatched.
         critical: Whether the critical path is drawn.
     """
 
@@ -68,9 +68,9 @@ class TimelinePainter:
         """Return the layout of a timeline that starts at the page's cursor.
 
         Args:
-            left: Minimum left edge of the plot. The labels may need more space.
+            left: Minimum left edge of the plot. Labels may require more space.
             fraction: Fraction of the available width that the plot occupies.
-            rows: Minimum number of rows for which the row height is chosen.
+            rows: Minimum number of rows to assume when choosing the row height.
         """
         page = self.page
         row, gap = page.style.row_height(max(len(self.selection.rows), rows))
@@ -96,7 +96,7 @@ class TimelinePainter:
         )
 
     def _heights_below(self, row: float) -> tuple[float, float]:
-        """Return the heights of the communication lane and of the spread area below a row.
+        """Return the heights of the communication lane and the spread area below a row.
 
         A height is 0 if the lane or the area is not drawn.
 
@@ -140,7 +140,7 @@ def _place_rows(
         top: Upper edge of the first row.
         pitch: Distance between the upper edges of consecutive rows.
         gap: Gap between consecutive rows, which is included in the pitch.
-        strip: Height of the spread area below rows that have one.
+        strip: Height of the spread area below rows that have such an area.
     """
     pipelines = [_REPLICAS if row.spread else row.rank.pipeline for row in rows]
     tops: list[float] = []
@@ -153,11 +153,11 @@ def _place_rows(
 
 
 def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
-    """Draw a hatched box for each window of each row, and a shaded box for gaps between windows.
+    """Draw a hatched box for each window in each row, and a shaded box for gaps between windows.
 
     Idle time counts as bubble inside the windows. Operations are drawn on top later, so the hatch
-    remains visible where a rank is idle. Windows that are less than ``MIN_MARK_WIDTH`` apart are
-    merged.
+    remains visible only where a rank is idle. Windows that are less than ``MIN_MARK_WIDTH`` apart
+    are merged.
 
     Returns:
         Whether any row has a gap between its windows.

@@ -1,4 +1,4 @@
-"""Draws the title of a picture: the primary bubble ratio, its iterations, and why it is primary."""
+"""Draws a picture's title: the primary bubble ratio, its iterations, and why it is primary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATIO_GRAIN = 0.01
 
 
 def shows_lower_bound(ratio: Ratio | None) -> bool:
-    """Return whether a ratio is printed as a range: it exceeds its lower bound by over 0.01."""
+    """Return whether to print a ratio as a range: it exceeds its lower bound by over 0.01."""
     if ratio is None or ratio.value is None or ratio.low is None:
         return False
     return ratio.value - ratio.low > _RATIO_GRAIN
@@ -37,7 +37,7 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
 
 
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
-    """Return the texts of the title.
+    """Return the texts that make up the title.
 
     The title shows the mean of the primary ratio over the averaged iterations, with its confidence
     interval, or with both values if two iterations are averaged. If fewer than two iterations are
@@ -81,8 +81,8 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
 def draw_title(page: Page, report: Report, selection: Selection) -> None:
     """Draw the title below the page's cursor, and move the cursor below the title.
 
-    The title consists of a heading, a paragraph with further facts, and a paragraph with the reason
-    why the ratio is the primary one.
+    The title consists of a heading, a paragraph with further facts, and a paragraph that says why
+    the ratio is the primary one.
     """
     head, rest = headings(report, selection)
     letters = page.style.letters

@@ -1,8 +1,8 @@
 """Converts SVG pictures to PDF and PNG. Typst places the SVG on a page of the same size.
 
-A PDF contains vector shapes and text, not pixels. Typst uses the fonts that are installed on this
-machine, or its bundled fonts if none are installed. Typst is imported when it is first used,
-because it is an optional dependency: ``pip install 'bubbleviz[paper]'``.
+A PDF contains vector shapes and text, not pixels. Typst uses the fonts installed on this machine,
+or its bundled fonts if none are installed. Typst is imported when it is first used, because it is
+an optional dependency: ``pip install 'bubbleviz[paper]'``.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Literal
 from bubbleviz.errors import OutputError
 from bubbleviz.render.formats import check_installed
 
-#: Typst source of the page.
-#: The SVG is passed as bytes, so that none of its content is executed as Typst code.
-#: No date is set, so that equal pictures give identical files.
+#: Typst source of the page. The SVG is passed as bytes, so that none of its content is executed as
+#: Typst code. No date is set, so that identical pictures produce identical files.
 _DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
 #set page(width: auto, height: auto, margin: 0pt, fill: white)
 #image(bytes(sys.inputs.svg), format: "svg")
 """
 #: Newest PDF version that LaTeX accepts without a warning in its default settings.
 _PDF_VERSION: Literal["1.5"] = "1.5"
-#: Resolution in dots per inch for screens, at which each px of the picture becomes 2 x 2 dots.
+#: Resolution for screens in dots per inch. Each px of the picture becomes 2 x 2 dots.
 _SCREEN_DPI = 192.0
 #: Resolution in dots per inch for pictures with a physical width. Journals require it for line art.
 _PRINT_DPI = 600.0
 _MM_PER_INCH, _PX_PER_INCH = 25.4, 96.0
-#: Maximum number of dots in a PNG, which take 0.6 GB. Larger pictures get a lower resolution.
+#: Maximum number of dots in a PNG. They take 0.6 GB of memory. Pictures with more dots get a lower
+#: resolution.
 _MAX_DOTS = 64_000_000
 
 _SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)(mm)?"[^>]*?\sheight="([0-9.]+)')
@@ -68,7 +68,7 @@ def _run_typst(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
     Args:
         svg: The SVG document.
         kind: Format of the result.
-        ppi: Resolution in dots per inch, which only affects PNGs.
+        ppi: Resolution in dots per inch. Affects only PNGs.
 
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.

@@ -1,1 +1,1 @@
-"""Renders a report as text for a terminal or a file, with one module per group of sections."""
+"""Renders reports as text for a terminal or a file, with one module per group of sections."""

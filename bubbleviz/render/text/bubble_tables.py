@@ -23,7 +23,7 @@ _MIN_PAUSE = 0.01
 
 
 def make_cause_table(report: Report) -> doc.Table:
-    """Return a table with the causes of the bubble in the averaged iterations, and their sum.
+    """Return a table of the causes of the bubble in the averaged iterations, with their sum.
 
     The table has no rows if no cause is known.
     """
@@ -38,7 +38,7 @@ def make_cause_table(report: Report) -> doc.Table:
 
 
 def list_step_parts(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of how the time of a step is spent, and the FLOPs utilization of the GPUs.
+    """Yield a table of how a step's time is spent, and the GPUs' FLOPs utilization.
 
     The table is left out if the parts are unknown, and the utilization if no FLOPs are given.
     """
@@ -58,13 +58,13 @@ def list_step_parts(report: Report) -> Iterator[doc.Block]:
 def _make_parts_table(
     title: str, parts: Sequence[BubblePart], more_columns: Mapping[str, Sequence[str]]
 ) -> doc.Table:
-    """Return a table with the time of each part of a window, and a last row with their sum.
+    """Return a table of the time spent in each part of a window, ending with a row for the sum.
 
     Args:
         title: Start of the table title. The words ", mean of ranks and averaged iterations" are
             appended.
         parts: Parts in display order. Without parts, the table has no rows.
-        more_columns: Additional columns, keyed by header. A column has one cell per part,
+        more_columns: Additional columns, keyed by header. Each column has one cell per part,
             followed by the cell for the sum.
     """
     shares = [part.share for part in parts]
@@ -87,7 +87,7 @@ def _make_parts_table(
 
 
 def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
-    """Yield a list of the longest bubbles that the schedule does not imply.
+    """Yield a list of the longest bubbles not implied by the schedule.
 
     The last entry is the longest bubble that the schedule implies. If the schedule implies all
     bubbles, the list contains the longest of all bubbles. Only averaged iterations are considered.

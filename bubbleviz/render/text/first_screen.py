@@ -1,8 +1,8 @@
-"""The headline of a report, and the first screen that ``analyze`` prints.
+"""The headline of a report, and the first screen printed by ``analyze``.
 
 The headline contains the primary bubble ratio, its uncertainty, and the run in which it was
-measured. The screen shows, from top to bottom: the ratio and the run, restrictions of the ratio,
-the timeline of one iteration, the parts of the bubble, advice, and limits of the ratio.
+measured. The screen shows, from top to bottom: the ratio and the run, restrictions on the ratio,
+the timeline of one iteration, the parts of the bubble, advice, and limits on the ratio.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
-#: Maximum number of lines on the first screen, if the timeline has at most ``_ROWS`` rows.
-#: Every two additional rows add one line. A higher terminal is filled completely.
+#: Maximum number of lines on the first screen when the timeline has at most ``_ROWS`` rows. Every
+#: two additional rows add one line. A taller terminal is filled completely.
 MAX_LINES, _ROWS = 24, 8
-#: Maximum number of lines on the first screen, however many rows the timeline has.
+#: Maximum number of lines on the first screen, regardless of how many rows the timeline has.
 _MAX_LINES_OF_MANY = 36
-#: The fraction of GPU time attributed to operations is shown if it is below this value.
+#: The fraction of GPU time attributed to operations is shown only if it is below this value.
 _COVERED = 0.95
-#: Clock bounds are shown if their width exceeds both this value and the confidence interval.
+#: Clock bounds are shown only if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
-#: The worst iteration is named if it exceeds the mean by these absolute and relative amounts.
+#: The worst iteration is named only if it exceeds the mean by these absolute and relative amounts.
 _FAR, _FAR_TIMES = 0.02, 0.1
 #: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
 
 
 def describe_headline(report: Report) -> tuple[str, str, str, str]:
-    """Return the texts of the headline, which describe the primary ratio and the run.
+    """Return the headline texts, which describe the primary ratio and the run.
 
     Returns:
         value: Name and mean of the primary ratio, for example "bubble ratio: 27.27 %".
-        uncertainty: Confidence interval, restrictions and bounds of the ratio.
-        run: Schedule (if recognized), numbers of ranks, hosts and iterations, and convention.
+        uncertainty: Confidence interval of the ratio, and restrictions and bounds on it.
+        run: Schedule (if recognized), rank, host and iteration counts, and convention.
         reason: Name of the primary ratio, and why it was chosen.
     """
     marks = "".join(f" ! ({mark})" for mark in _list_restrictions(report))
@@ -66,9 +66,9 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 
 
 def _describe_kernel_share(report: Report) -> str:
-    """Return a clause with the share of time in which any kernel ran, or "".
+    """Return a clause with the share of time during which any kernel was running, or "".
 
-    The clause is needed only if the ranks form no pipeline and the primary ratio covers only a part
+    The clause is needed only if the ranks form no pipeline and the primary ratio covers only part
     of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, the share is one of the
     texts of :func:`_describe_bounds`.
     """
@@ -78,9 +78,10 @@ def _describe_kernel_share(report: Report) -> str:
 
 
 def _describe_spread(report: Report) -> str:
-    """Return the 95 % confidence interval of the primary ratio as text.
+    """Return the uncertainty of the primary ratio, such as ``" ± 1.2 % (95 % CI ...)"``.
 
-    If the ratio is known for two iterations only, the text contains the two values instead. If no
+    The text is a suffix for the ratio, and contains half the width of the confidence interval. If
+    the ratio is known for only two iterations, the text contains the two values instead. If no
     interval is known, the text is "".
     """
     spread = report.summary.bubble_ratio[report.headline]
@@ -92,7 +93,7 @@ def _describe_spread(report: Report) -> str:
 
 
 def _describe_worst_iteration(report: Report) -> str:
-    """Return a clause about the averaged iteration with the largest ratio, if it is unusual.
+    """Return a clause about the averaged iteration with the largest ratio if that ratio is unusual.
 
     A ratio is unusual if it exceeds the mean by at least 2 percentage points and by at least 10 %
     of the mean. Otherwise, or if only two iterations are averaged, the result is "".
@@ -108,7 +109,7 @@ def _describe_worst_iteration(report: Report) -> str:
 
 
 def _list_restrictions(report: Report) -> tuple[str, ...]:
-    """Return the restrictions of the report as texts, most severe first.
+    """Return the report's restrictions as texts, most severe first.
 
     If the primary ratio depends on clocks that contradict each other, this is the last restriction.
     """
@@ -118,14 +119,14 @@ def _list_restrictions(report: Report) -> tuple[str, ...]:
 
 
 def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield texts about the clock bounds, the lower bound and the kernel time of the primary ratio.
+    """Yield texts about the primary ratio's clock bounds, lower bound and kernel time.
 
     Nothing is yielded for bounds that are unknown.
 
     Args:
         report: The report.
-        narrow: Whether to include clock bounds that are not wider than the confidence interval, or
-            not wider than ``_CLOCK_BOUNDS``.
+        narrow: Whether to include clock bounds no wider than the confidence interval or
+            ``_CLOCK_BOUNDS``.
 
     Yields:
         (separator, text) pairs. The separator belongs before the text.
@@ -150,7 +151,7 @@ def _describe_run(report: Report) -> str:
     counts only iterations in which the primary ratio is known.
     """
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
-    # The last iteration has no ``period``, so this can be less than the averaged iterations.
+    # The last iteration has no ``period``, so this can be fewer than the averaged iterations.
     averaged = report.summary.bubble_ratio[report.headline].n
     schedule = _name_exact_schedule(report)
     return (
@@ -162,7 +163,7 @@ def _describe_run(report: Report) -> str:
 
 
 def _name_exact_schedule(report: Report) -> str:
-    """Return the name of the recognized schedule, if the run matches this schedule exactly.
+    """Return the name of the recognized schedule if the run matches it exactly.
 
     The result is "" if no schedule matches exactly, or if several schedules do.
     """
@@ -183,8 +184,8 @@ def describe_utilization(report: Report) -> str:
 def choose_first_sentence(report: Report, first: str | None) -> str | None:
     """Return the first sentence of advice to show.
 
-    If there is no advice because no iteration is averaged, the sentence says how to get an averaged
-    iteration.
+    If there is no advice because no iteration is averaged, the sentence says how to get one that
+    is.
 
     Args:
         report: The report.
@@ -208,7 +209,7 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
 
 
 def render_first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
-    """Return the lines of the first screen that ``analyze`` prints.
+    """Return the lines of the first screen printed by ``analyze``.
 
     Parts without content are left out. Parts are separated by empty lines as long as the screen
     does not exceed its maximum number of lines.
@@ -243,9 +244,9 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
 
 
 def _list_advice(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines with the first advice and further advice.
+    """Return the lines that contain the first advice and any further advice.
 
-    If the advice is not about specific ranks, lines about ranks that stand out precede it.
+    If the advice does not concern specific ranks, lines about ranks that stand out precede it.
     """
     sentence = choose_first_sentence(report, describe_first_steps(report))
     lines = [] if advise(report).marked_ranks else ranks.make_first_lines(report, display)
@@ -257,7 +258,7 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return lines with the limits of the primary ratio, and with options that show more."""
+    """Return lines with the limits on the primary ratio, and with options that show more."""
     coverage = ""
     if report.limitations:
         coverage = f", -v coverage ({format_count(len(report.limitations), 'note')})"
@@ -311,7 +312,7 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
-    """Return a title, a stacked bar that shows the parts of the bubble, and its legend.
+    """Return a title, a stacked bar of the bubble's parts, and its legend.
 
     The list of lines is empty if the parts are unknown.
     """
@@ -331,14 +332,14 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines that list the limits of the primary ratio. Without limits, return no lines.
+    """Return the lines that list the limits on the primary ratio. Without limits, return no lines.
 
     The limits are, in this order:
 
     - the texts of :func:`_describe_bounds`, without narrow clock bounds;
     - the share of kernel time that is attributed to operations, if it is below ``_COVERED``;
     - the number of clocks, if there are several and the offset of any clock is unknown;
-    - all limitations of the report except limitations of kind ``OTHER``.
+    - all limitations of the report except those of kind ``OTHER``.
     """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
