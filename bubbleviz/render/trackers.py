@@ -1,7 +1,7 @@
 """Logs a report to an experiment tracker: Weights & Biases, MLflow or TensorBoard.
 
-The metric names are the same as in ``bubbleviz watch``. TensorBoard is the only tracker that this
-module imports. For other trackers, the methods of the run object determine how metrics are logged.
+The metric names are the same as in ``bubbleviz watch``. TensorBoard is the only tracker imported by
+this module. For other trackers, the methods of the run object determine how metrics are logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Write: TypeAlias = Callable[[Mapping[str, float], int, float], None]
 
 
 def compute_metrics(report: Report) -> dict[str, float]:
-    """Return the metrics of a report, which are means over the averaged iterations.
+    """Return a report's metrics, which are means over the averaged iterations.
 
     The metrics are the number of ranks, the iteration duration in seconds, the bubble ratios, and
     the parts of the bubble. Ratios and parts are fractions of 1. Unknown ratios are left out. The
@@ -72,7 +72,8 @@ def log(report: Report, run: Any, step: int | None = None) -> None:
     elif hasattr(run, "log"):
         run.log(metrics, step=step)
     elif hasattr(run, "info") and "mlflow" in sys.modules:
-        # An MLflow run only contains data. Metrics are logged with a function of its module.
+        # An MLflow run object only contains data. Metrics are logged with a function from its
+        # module.
         sys.modules["mlflow"].log_metrics(metrics, step=step, run_id=run.info.run_id)
     else:
         raise UsageError(

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from unicodedata import combining, east_asian_width
 
-#: Matches a blank between a number and its unit, at which a line must not be broken.
+#: Matches a blank between a number and its unit, where a line must not be broken.
 _GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
 
 
 def measure_cells(text: str) -> int:
-    """Return the number of terminal columns that a text occupies.
+    """Return the number of terminal columns occupied by the text.
 
-    Wide East Asian characters occupy two columns, and combining characters none.
+    Wide East Asian characters occupy two columns, and combining characters occupy none.
     """
     if text.isascii():
         return len(text)
@@ -24,14 +24,14 @@ def measure_cells(text: str) -> int:
 def truncate_to_width(
     text: str, width: float, measure: Callable[[str], float] = measure_cells
 ) -> str:
-    """Truncate a text that is wider than ``width``, and end it with an ellipsis.
+    """Truncate text that is wider than ``width``, ending it with an ellipsis.
 
     The result is "" if there is no space for a character and an ellipsis.
 
     Args:
         text: The text.
         width: Maximum width, including the ellipsis.
-        measure: Function that returns the width of a text, by default in terminal columns.
+        measure: Function that returns the width of a string, by default in terminal columns.
     """
     if measure(text) <= width:
         return text
@@ -49,18 +49,18 @@ def wrap_text(
     keep_long_words: bool = False,
     measure: Callable[[str], float] = measure_cells,
 ) -> list[str]:
-    """Wrap a text to lines of a maximum width. Lines are broken only between words.
+    """Wrap text to lines of a maximum width. Lines are broken only between words.
 
-    A line is not broken between a number and its unit. A text without words gives no lines.
+    A line is not broken between a number and its unit. Text without words yields no lines.
 
     Args:
-        text: The text. Consecutive white space is treated as a single blank.
+        text: The text. Consecutive whitespace is treated as a single blank.
         width: Maximum width of a line.
         max_lines: Maximum number of lines, or None for no limit. If the text needs more lines, the
             last line ends with an ellipsis.
         hanging_indent: Number of blanks at the start of each line except the first.
-        keep_long_words: Whether to keep words that are wider than a line, and not truncate them.
-        measure: Function that returns the width of a text, by default in terminal columns.
+        keep_long_words: Whether to keep words wider than a line instead of truncating them.
+        measure: Function that returns the width of a string, by default in terminal columns.
     """
     lines: list[str] = []
     line = ""
@@ -84,7 +84,7 @@ def wrap_text(
 
 
 def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> str:
-    """Return the first words of a line and an ellipsis, with as many words as fit.
+    """Return as many of the line's first words as fit, followed by an ellipsis.
 
     If not even the first word fits, the word is truncated. A word that contains a digit is left out
     instead, because a truncated number would be a different number.
@@ -92,7 +92,7 @@ def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> 
     Args:
         line: The line.
         width: Maximum width, including the ellipsis.
-        measure: Function that returns the width of a text.
+        measure: Function that returns the width of a string.
     """
     while measure(f"{line} …") > width and " " in line.strip():
         line = line.rpartition(" ")[0]

@@ -1,4 +1,4 @@
-"""Describes the recognized schedule, and how well the run matches the schedule and the plan."""
+"""Describes the recognized schedule, and how well the run matches it and the plan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
-#: Maximum number of deviations that are listed.
+#: Maximum number of listed deviations.
 _DEVIATIONS = 5
 
 
 def list_orders(report: Report) -> Iterator[doc.Block]:
     """Yield sentences on how well the run matches the recognized schedule and the plan.
 
-    Sentences are followed by a list of the first operations that are out of order. If the ranks
+    The sentences are followed by a list of the first operations that are out of order. If the ranks
     form no pipeline, a sentence gives the reason instead.
     """
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
@@ -43,8 +43,8 @@ def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
     """Yield a list of the first ``_DEVIATIONS`` operations that are out of order.
 
-    If there are more of them, the last entry gives the number of operations that are not listed.
-    Nothing is yielded if no schedule is recognized, or if no operation deviates from it.
+    If there are more, the last entry gives the number of unlisted operations. Nothing is yielded if
+    no schedule is recognized, or if no operation deviates from it.
     """
     if recognition.name is None or not recognition.deviations:
         return
@@ -61,7 +61,7 @@ def describe_recognition(recognition: Recognition) -> str:
     """Return one line with the recognized schedule and how well the run matches it.
 
     If no schedule is recognized, the line contains the reason. If some iterations match other
-    schedules, these are listed at the end of the line.
+    schedules, those are listed at the end of the line.
     """
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
@@ -93,8 +93,8 @@ def describe_recognition(recognition: Recognition) -> str:
 def _describe_deviation(report: Report, deviation: Deviation) -> str:
     """Return one line about an operation that is out of order.
 
-    The line names the rank, the iteration, the operation, and by how many places it deviates. Chunk
-    0 is not mentioned.
+    The line names the rank, the iteration and the operation, and says by how many places the
+    operation deviates. Chunk 0 is not mentioned.
     """
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""

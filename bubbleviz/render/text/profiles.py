@@ -1,4 +1,4 @@
-"""Profile tables: the host clocks, and how many kernels are attributed to operations."""
+"""Profile tables: host clocks, and how many kernels are attributed to operations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bubbleviz.report.report import Report
 def list_clocks(report: Report) -> Iterator[doc.Block]:
     """Yield a table of clock offsets with one row per clock, if there are several clocks.
 
-    A row is named after the host of the first profile that uses the clock. If there are very many
-    ranks, clocks are sorted by uncertainty, most uncertain first.
+    Each row is named after the host of the first profile that uses the clock. If there are very
+    many ranks, clocks are sorted by uncertainty, most uncertain first.
     """
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
@@ -33,13 +33,13 @@ def list_clocks(report: Report) -> Iterator[doc.Block]:
 
 
 def _get_clock_uncertainty_us(profile: ProfileSummary) -> float:
-    """Return the uncertainty of a profile's clock in microseconds, or infinity if it is unknown."""
+    """Return the uncertainty of a profile's clock in microseconds, or infinity if unknown."""
     uncertainty_ns = profile.clock_uncertainty_ns
     return math.inf if uncertainty_ns is None else uncertainty_ns / 1e3
 
 
 def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the table cells of a profile's clock: host, offset, uncertainty and drift.
+    """Return the table cells for a profile's clock: host, offset, uncertainty and drift.
 
     Cells are keyed by header. Unknown values, and a drift of 0, are dashes.
     """
@@ -64,7 +64,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
     """
     profiles = list(report.profiles)
     if is_many_ranks(len(report.ranks)):
-        # Not all profiles are listed, so those with the smallest attributed share come first.
+        # Not all profiles are listed, so put those with the smallest attributed share first.
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [_make_coverage_row(profile) for profile in profiles]
     yield doc.Table(
@@ -86,7 +86,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the table cells of a profile: kernel counts, shares and times, keyed by header.
+    """Return the table cells for a profile: kernel counts, shares and times, keyed by header.
 
     Shares are in percent, and times in ms. A share is a dash if its total is 0.
     """

@@ -1,7 +1,7 @@
 """Rank tables.
 
-For a run with very many ranks, the tables do not list all ranks. Instead, they show how each
-quantity is distributed over the ranks, and which groups of ranks stand out.
+Tables of ranks. In a run with very many ranks, the tables do not list all ranks. Instead, they show
+how each quantity is distributed across ranks, and which groups of ranks stand out.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from bubbleviz.report.rank_means import (
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Number of bins in a text histogram, and the characters for bins from empty to full.
+#: Number of bins in a text histogram, and the characters for bins, from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
 #: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")
-#: Maximum number of rank groups that stand out, in the table and on the first screen.
+#: Maximum number of standout rank groups in the table and on the first screen.
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
 def is_summarized(report: Report, view: View) -> bool:
-    """Return whether tables summarize the ranks instead of listing all ranks.
+    """Return whether tables summarize the ranks instead of listing all of them.
 
     Tables summarize very many ranks, unless the view selects ranks or asks for one row per rank.
     """
@@ -51,18 +51,18 @@ def is_summarized(report: Report, view: View) -> bool:
 
 
 def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
-    """Return the rows of the tables that describe an iteration: one per rank, or one per stage.
+    """Return the rows for tables that describe an iteration: one per rank, or one per stage.
 
-    Only ranks that are active in the iteration are included. :func:`.make_rows` chooses between
-    ranks and stages. At most ``MAX_ROWS`` rows are returned, and the ranks that the view selects
-    are ignored. There are two exceptions for runs with very many ranks:
+    Only ranks that are active in the iteration are included. The choice between ranks and stages is
+    made by :func:`.make_rows`. At most ``MAX_ROWS`` rows are returned, and the ranks that the view
+    selects are ignored. There are two exceptions for runs with very many ranks:
 
-    - If the view selects ranks, only these ranks have rows. The rows are single ranks by default.
+    - If the view selects ranks, only those ranks have rows. The rows are single ranks by default.
     - If the view selects ranks or one row per rank, there is no limit.
 
     Returns:
         rows: The rows, with ``replicas`` limited to active ranks.
-        n_omitted: Number of rows that were left out because of the limit.
+        n_omitted: Number of rows left out because of the limit.
         row_kind: ``rank`` if all rows are single ranks, else ``stage (mean of its replicas)``.
     """
     is_many, active = is_many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
@@ -90,15 +90,15 @@ def _make_first_cells(row: RankRow) -> dict[str, str]:
 
 
 def _describe_rows(row_kind: str) -> str:
-    """Return the words of a table title that say what a row is, or "" if each row is a rank."""
+    """Return the words in a table title that say what a row is, or "" if each row is a rank."""
     return "" if row_kind == "rank" else f" by {row_kind}"
 
 
 def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield a table of the idle time by cause in one iteration.
 
-    The rows are those of :func:`list_rows`, and each cause that has idle time in the iteration is a
-    column. Nothing is yielded if no cause has idle time.
+    The rows are those of :func:`list_rows`, with a column for each cause that has idle time in the
+    iteration. Nothing is yielded if no cause has idle time.
     """
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
@@ -117,7 +117,7 @@ def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterat
 
 
 def _make_table_title(iteration: Iteration, quantity: str) -> str:
-    """Return a table title that contains the name of the iteration and the tabulated quantity."""
+    """Return a table title that contains the iteration's name and the tabulated quantity."""
     return f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
 
 
@@ -133,7 +133,7 @@ _COMMUNICATION = (
 
 
 def list_communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of the communication and waiting times in one iteration.
+    """Yield a table of communication and waiting times in one iteration.
 
     The rows are those of :func:`list_rows`. Nothing is yielded if no rank has communication kernels
     or waiting time in the iteration.
@@ -143,7 +143,8 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
     has_kernels = times.communication_ns[index, active].any()
     if not has_kernels and not times.wait_ns[index, active].any():
         return
-    # Waiting and transfer can be separated if any receive or collective has known dependencies.
+    # Waiting can be separated from transfer if the dependencies of any receive or collective are
+    # known.
     is_split = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     listed_rows, n_omitted, row_kind = list_rows(report, view, iteration)
     rows = [
@@ -159,7 +160,7 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
 def _make_communication_cells(
     times: CommunicationTimes, iteration: int, ranks: list[int], *, is_split: bool
 ) -> dict[str, str]:
-    """Return the table cells with the mean communication times of some ranks in an iteration.
+    """Return the table cells with the mean communication times of given ranks in an iteration.
 
     Cells are keyed by header, and times are in ms.
 
@@ -190,9 +191,9 @@ def _make_communication_cells(
 def summarize_ranks(report: Report) -> Iterator[doc.Block]:
     """Yield two summary tables for a run with very many ranks.
 
-    The first table shows how each quantity is distributed over the ranks. Quantities are means over
-    the iterations, and a quantity that is unknown or 0 on all ranks is left out. The second table
-    lists groups of ranks that stand out, or a sentence says that there are none.
+    The first table shows how each quantity is distributed across ranks. Quantities are means over
+    the iterations. A quantity that is unknown or 0 on all ranks is left out. The second table lists
+    groups of ranks that stand out, or a sentence says that there are none.
     """
     means = compute_rank_means(report)
     rows = []
@@ -236,8 +237,8 @@ def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
     """Yield (name, values) for each quantity whose distribution is shown.
 
     The quantities are the ratio, the bubble, the busy time of each phase, the launch gap, the idle
-    time of each cause, and the communication times. A name ends in the unit of the quantity. There
-    is one value per rank.
+    time of each cause, and the communication times. Each name ends in the quantity's unit. There is
+    one value per rank.
     """
     yield "ratio %", means.bubble_ratio
     yield "bubble ms", means.bubble_ns
@@ -252,7 +253,7 @@ def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
 
 
 def draw_histogram(values: Floats) -> str:
-    """Return a histogram as text, with one character for each of ``_BINS`` equally wide bins.
+    """Return a histogram as text, with one character for each of ``_BINS`` equal-width bins.
 
     The fullest bin has the highest bar, and bar heights are rounded up. NaNs are ignored. The
     result is "" if there are fewer than two distinct values.
@@ -268,9 +269,9 @@ def draw_histogram(values: Floats) -> str:
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return the lines about ranks for the first screen.
 
-    If there are very many ranks, the first line shows the distribution of their bubble ratios. The
-    last lines name the first groups of ranks that stand out, if there are any. The list is empty if
-    no bubble ratio is known.
+    If there are very many ranks, the first line shows how their bubble ratios are distributed. The
+    last lines name the first groups of ranks that stand out, if any. The list is empty if no bubble
+    ratio is known.
     """
     means = compute_rank_means(report)
     quantiles = summarize_distribution(means.bubble_ratio)
@@ -296,13 +297,13 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
 
 
 _LONGEST_LABEL = 200
-#: Headers of columns that are shown even if all their cells are zero or unknown.
+#: Headers of columns shown even if all their cells are zero or unknown.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
-#: Minimum score of a rank that is considered as fast as the fastest rank of its stage.
+#: Minimum score for a rank to be considered as fast as the fastest rank of its stage.
 _AS_FAST = 0.995
-#: Texts of cells whose value is zero or unknown.
+#: Cell texts for values that are zero or unknown.
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
-#: Headers of the columns that a narrow terminal drops first, in this order.
+#: Headers of the columns dropped first on a narrow terminal, in this order.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
 #: Time columns for the window of a ratio: header, and name of the field in the ratio's account.
 _ACCOUNT_COLUMNS = {
@@ -313,7 +314,7 @@ _ACCOUNT_COLUMNS = {
 
 
 def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of the busy time and the bubble of each rank or stage in one iteration.
+    """Yield a table of each rank's or stage's busy time and bubble in one iteration.
 
     The rows are those of :func:`list_rows`. Bubbles are counted in the window of the primary ratio,
     or in the window of ``schedule`` if the iteration has no window of the primary ratio. For very
@@ -343,7 +344,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
         n_omitted=n_omitted,
         hint=" with -o report.json",
     )
-    # A stage row contains means over its replicas, except in the score column.
+    # A stage row contains means over the stage's replicas, except in the score column.
     score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
@@ -352,7 +353,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether to show a column: it is in ``_ALWAYS``, or not all cells are 0 or unknown."""
+    """Return whether a column is in ``_ALWAYS``, or has a cell that is neither 0 nor unknown."""
     return column in _ALWAYS or any(row[column] not in _NOTHING for row in rows)
 
 
@@ -372,10 +373,10 @@ def _format_score(scores: Floats) -> str:
 def _make_rank_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of the rank table, which are means over the ranks of each row.
+    """Return the cells of the rank table, which are means over each row's ranks.
 
-    A mean is a dash if the value is unknown for any rank of the row. The score is the minimum over
-    the ranks of the row. All scores are dashes if no rank of the run is noticeably slower than the
+    A mean is a dash if the value is unknown for any rank in the row. The score is the minimum over
+    the ranks in the row. All scores are dashes if no rank of the run is noticeably slower than the
     fastest rank of its stage.
 
     Args:
@@ -444,7 +445,7 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
 
 
 def _measure_attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
-    """Return the share of GPU time that is attributed to operations, summed over ranks.
+    """Return the share of GPU time attributed to operations, summed over ranks.
 
     The result is None if the ranks have no GPU time.
     """
@@ -459,7 +460,7 @@ def _compute_remaining_share(part: int, total: int) -> float | None:
 
 
 def _average_if_all_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values, or None if any value is None or if there are no values."""
+    """Return the mean of the values, or None if there are no values or any value is None."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
@@ -469,7 +470,7 @@ def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
 
     If all ranks run on one host, host names are left out. Otherwise their domains are left out,
     unless two hosts would then have the same name. Labels are shortened in the middle to ``width``
-    characters. More characters are kept if two labels would be equal otherwise.
+    characters. More characters are kept if two labels would otherwise be equal.
 
     Args:
         report: The report.

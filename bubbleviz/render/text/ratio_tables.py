@@ -1,4 +1,4 @@
-"""Tables of bubble ratios: one over all averaged iterations, and one of all other iterations."""
+"""Tables of bubble ratios: one for the averaged iterations, and one for all other iterations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
-#: Columns that a narrow terminal drops first, least important first.
+#: Columns dropped first on a narrow terminal, least important first.
 _DROP_ORDER = (
     *("window\nSD ms", "bubble /\ncompute", "min", "max", "n", "window", "lower\nbound"),
     *("SD", "window\nms", "clock\nbounds"),
@@ -17,10 +17,10 @@ _DROP_ORDER = (
 
 
 def make_ratio_table(report: Report) -> doc.Table:
-    """Return the table of bubble ratios over the averaged iterations, with one row per ratio.
+    """Return the table of bubble ratios over averaged iterations, with one row per ratio.
 
-    The lower-bound column is left out if no ratio has a lower bound that differs from its mean.
-    The clock-bound column is left out if no ratio has clock bounds.
+    The lower-bound column is left out unless some ratio's lower bound differs from its mean. The
+    clock-bound column is left out if no ratio has clock bounds.
     """
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
@@ -35,7 +35,7 @@ def make_ratio_table(report: Report) -> doc.Table:
 
 
 def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, str]:
-    """Return the table cells of a bubble ratio: its statistics over the averaged iterations.
+    """Return the table cells for a bubble ratio: its statistics over the averaged iterations.
 
     Ratios are in percent, and windows in ms. The mean is marked with ``!`` if the ratio depends on
     clocks that contradict each other.
@@ -66,7 +66,7 @@ def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, st
     }
 
 
-#: Maximum number of iterations in the table of iterations that are not averaged.
+#: Maximum number of iterations in the table of non-averaged iterations.
 _MAX_ITERATIONS = 12
 
 

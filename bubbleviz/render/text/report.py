@@ -1,4 +1,4 @@
-"""Renders a report as text: all sections in order, selected sections, or a summary."""
+"""Renders reports as text: all sections in order, selected sections, or a summary."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterato
 
 
 def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
-    """Yield the (name, blocks) of each section, in the order in which sections are printed.
+    """Yield the (name, blocks) of each section, in output order.
 
-    Several sections can have the same name. The headline and the first advice have the name "",
-    because they cannot be selected by name.
+    Sections may share a name. The headline and the first advice have the name "", because they
+    cannot be selected by name.
     """
     value, *lines = describe_headline(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
@@ -111,5 +111,5 @@ def summarize(report: Report) -> list[doc.Block]:
 
 
 def render_summary(report: Report, _: View) -> str:
-    """Return a summary of a report as Markdown text. The view is ignored."""
+    """Return a report summary as Markdown text. The view is ignored."""
     return render_markdown(summarize(report))

@@ -1,4 +1,4 @@
-"""Tables of possible time savings: advice, slowdowns, single changes, and other schedules."""
+"""Tables of possible time savings: advice, slowdowns, single changes and other schedules."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
-#: Maximum relative difference of iteration lengths that are treated as equal.
+#: Maximum relative difference between iteration lengths that are treated as equal.
 _SAME_BASE = 0.01
 
 
 def list_advice(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of all advice, with the time that each piece would save on its own.
+    """Yield a table of all advice, with the time that each piece of advice would save on its own.
 
     Nothing is yielded if there is no advice. If the simulated replay of the run does not reproduce
-    the measured length of iterations, the title says so, and the savings are shown as unknown.
+    the measured iteration length, the title says so, and savings are shown as unknown.
     """
     diagnosis, entries = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not entries:
@@ -57,14 +57,14 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
 
 
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
-    """Return the share of an iteration that a piece of advice saves, as text.
+    """Return, as text, the share of an iteration that a piece of advice saves.
 
     The length of the iteration is appended if it differs from the length in the table title by more
     than ``_SAME_BASE``, or if the title contains no length.
 
     Args:
         advice: The piece of advice.
-        titled_ns: Iteration length in the table title in ns, or None if the title has none.
+        titled_ns: Iteration length given in the table title, in ns, or None if the title has none.
     """
     if not advice.saving_ns or not advice.saving_ratio:
         return advice.share
@@ -83,9 +83,9 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
 
     A slowdown of 1.1 means that iterations take 1.1 times as long as ideal iterations. For each
     kind of part (phases, stages, ranks, ...), the largest ``_MAX_SLOWDOWNS`` slowdowns are listed.
-    Kinds with a single part are left out. Notes about the slowest ranks, the last stage and the
-    replay error follow. If the slowdowns are unknown, only a sentence with the reason is yielded,
-    or nothing if there is no reason.
+    Kinds that have a single part are left out. Notes about the slowest ranks, the last stage and
+    the replay error follow. If the slowdowns are unknown, only a sentence that says why is yielded,
+    or nothing if no reason is known.
     """
     costs = report.slowdowns
     source = report.explanation.slowdown_source
@@ -147,7 +147,7 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
 
 
 def _describe_removed_share(fraction: float) -> str:
-    """Format how much of the slowdown would disappear if some ranks were fixed, in percent.
+    """Format, in percent, how much of the slowdown would disappear if some ranks were fixed.
 
     A share below 0 % or above 100 % is followed by an explanation.
 
@@ -171,7 +171,7 @@ _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any de
 
 
 def list_changes(report: Report) -> Iterator[doc.Block]:
-    """Yield a table with the simulated length of the typical iteration after each single change.
+    """Yield a table of the simulated length of the typical iteration after each single change.
 
     The first row is the replay without any change, and all savings are relative to it. Nothing is
     yielded if no changes were simulated.
@@ -207,8 +207,8 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
 def list_schedules(report: Report) -> Iterator[doc.Block]:
     """Yield a table of other schedules, simulated with the measured times, followed by notes.
 
-    If the times could not be measured, only a sentence with the reason is yielded. Nothing is
-    yielded if the report does not compare schedules.
+    If the times could not be measured, only a sentence that says why is yielded. Nothing is yielded
+    if the report does not compare schedules.
     """
     comparison = report.what_if
     if comparison is None:
@@ -251,7 +251,7 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
-    """Return the table of schedules that were simulated with the measured times.
+    """Return the table of schedules simulated with the measured times.
 
     If the duration of a schedule is unknown, its cells contain dashes, and the last column contains
     the reason.
@@ -281,7 +281,7 @@ def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
 
 
 def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
-    """Return the time in ms by which schedules are compared, or None if it is unknown.
+    """Return the time in ms by which schedules are compared, or None if unknown.
 
     If ``comparison.window`` is ``stage``, schedules are compared by their cost, which is the
     longest window on any rank. Otherwise schedules are compared by their makespan.
@@ -290,11 +290,11 @@ def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
 
 
 def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
-    """Return the table cells of a schedule: time, saving, ratio and memory, keyed by header.
+    """Return the table cells for a schedule: time, saving, ratio and memory, keyed by header.
 
     The time and the ratio describe the iteration. If ``comparison.window`` is ``stage``, they
-    describe the longest window on any rank instead. If the peak memory of all schedules is unknown,
-    there is no cell for the peak memory.
+    describe the longest window on any rank instead. If no schedule's peak memory is known, there is
+    no cell for the peak memory.
     """
     is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"

@@ -12,15 +12,15 @@ from bubbleviz.render.text.terminal import Display, flow_entries
 
 #: Luminance above which a color is too close to white, and below which it is too close to black.
 _PALE, _DARK = 0.75, 0.07
-#: Fill characters of the parts, in order, so that adjacent parts also differ without colors.
+#: Fill characters of the parts, in order, so that adjacent parts differ even without colors.
 _SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
 def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
     """Return the lines of a stacked bar and its legend.
 
-    The bar is as wide as sentences on the terminal. Each segment has at least one character. Parts
-    whose share is printed as zero are left out. Without parts, no lines are returned.
+    The bar is as wide as the sentences on the terminal. Each segment has at least one character.
+    Parts whose share would be printed as zero are left out. Without parts, no lines are returned.
 
     Args:
         parts: (name, share, text of the share, color) of each part. The legend shows the name and
@@ -34,7 +34,8 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
     colors = [make_legible(color) if display.color else "" for *_, color in parts]
     edges = np.cumsum([0.0, *(fraction for _, fraction, *_ in parts)])
     lengths = np.diff(np.round(edges / edges[-1] * display.text_width)).astype(np.int64)
-    # Segments of length 0 are extended to one cell, and the longest segment is shortened instead.
+    # Segments of length 0 are extended to one cell, and the longest segment is shortened to make
+    # room.
     lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
     segments = zip(glyphs, colors, np.maximum(lengths, 1).tolist(), strict=True)
     bar = tuple(Span(glyph * length, color) for glyph, color, length in segments)
@@ -45,7 +46,7 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
 
 
 def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
-    """Return the fill character of each part: a shade, or a letter if the terminal is ASCII only.
+    """Return the fill character of each part: a shade, or a letter on an ASCII-only terminal.
 
     The letter is the first letter of the part's name that no earlier part uses, in upper case. If
     earlier parts use all letters of the name, the character is ``#``.

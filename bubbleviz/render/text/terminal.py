@@ -14,11 +14,11 @@ from bubbleviz.model.texts import replace_unprintable
 from bubbleviz.render import document as doc
 from bubbleviz.render.wrapping import measure_cells, wrap_text
 
-#: Width of the text in a file, in characters.
+#: Width of text in a file, in characters.
 WIDTH = 110
 #: Maximum width of sentences on a wide terminal, in columns.
 _LONGEST_LINE = 100
-#: ASCII replacements of non-ASCII signs such as dashes and quotation marks.
+#: ASCII replacements for non-ASCII signs such as dashes and quotation marks.
 _ASCII_SIGNS = str.maketrans(
     "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019\u25ba",
     "~.xu---*\"\"''>",
@@ -27,11 +27,12 @@ _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
-#: Minimum number of columns next to a lead. Otherwise continuation lines start below the lead.
+#: Minimum number of text columns next to a lead. If fewer remain, continuation lines start below
+#: the lead.
 _MIN_TEXT_WIDTH = 20
-#: Blanks between two columns of a table.
+#: Blanks between two table columns.
 _GAP = "  "
-#: Matches a bubbleviz command with its path in a sentence. The command is kept on one line.
+#: Matches a bubbleviz command and its path within a sentence. The command is kept on one line.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
 #: Minimum width of a table column that contains words, without and with wrapping.
 _MIN_WIDTH, _MIN_WRAPPED_WIDTH = 12, 24
@@ -44,7 +45,8 @@ class Display:
     Attributes:
         width: Width in columns.
         color: Whether the terminal shows colors.
-        unicode: Whether the terminal shows Unicode, including block characters, and not only ASCII.
+        unicode: Whether the terminal shows Unicode, including block characters, rather than just
+            ASCII.
         height: Height in lines.
     """
 
@@ -55,11 +57,11 @@ class Display:
 
     @property
     def text_width(self) -> int:
-        """Maximum width of sentences, in columns: the terminal width, but not more than 100."""
+        """Maximum width of sentences, in columns: the terminal width, up to 100."""
         return min(self.width, _LONGEST_LINE)
 
     def translate(self, text: str) -> str:
-        """Convert a text to ASCII if the terminal shows only ASCII.
+        """Convert text to ASCII if the terminal shows only ASCII.
 
         Characters without a replacement become "?". Otherwise the text is returned unchanged.
         """
@@ -69,12 +71,12 @@ class Display:
 
 
 def mask_unprintable(line: doc.Line) -> doc.Line:
-    """Return a line in which non-printable characters are replaced by blanks."""
+    """Return a line with non-printable characters replaced by blanks."""
     return tuple(span._replace(text=replace_unprintable(span.text)) for span in line)
 
 
 def join_plain_lines(lines: Iterable[doc.Line]) -> str:
-    """Join lines to a text without styles, control characters and trailing blanks."""
+    """Join lines into text without styles, control characters or trailing blanks."""
     texts = ("".join(span.text for span in mask_unprintable(line)) for line in lines)
     return "".join(f"{text.rstrip()}\n" for text in texts)
 
@@ -82,11 +84,11 @@ def join_plain_lines(lines: Iterable[doc.Line]) -> str:
 def render_plain_text(
     blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
 ) -> str:
-    """Render the blocks of a document as text without styles.
+    """Render document blocks as text without styles.
 
     Args:
         blocks: Blocks of the document.
-        display: Terminal that the text must fit, or None for a file. In a file, tables keep all
+        display: Terminal that the text must fit on, or None for a file. In a file, tables keep all
             columns, and long words are not truncated.
         width: Maximum width of sentences. On a terminal, its width is an additional limit.
 
@@ -103,7 +105,7 @@ def render_lines(
 
     Args:
         blocks: Blocks of the document.
-        display: Terminal that the lines must fit, or None for a file. In a file, tables keep all
+        display: Terminal that the lines must fit on, or None for a file. In a file, tables keep all
             columns, and long words are not truncated.
         width: Maximum width of sentences. On a terminal, its width is an additional limit.
     """
@@ -122,10 +124,10 @@ def render_lines(
 
 
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the wrapped lines of a sentence. The characters of its lead get the style of the lead.
+    """Yield the wrapped lines of a sentence. The characters of the lead get the lead's style.
 
     Preformatted lines, and lines that fit and contain no tab, are not changed. In a file, words
-    that are longer than a line are not truncated.
+    longer than a line are not truncated.
 
     Args:
         block: The sentence.
@@ -198,19 +200,18 @@ def wrap_paragraph(
     lead_style: str = "bold",
     max_lines: int | None = None,
 ) -> list[doc.Line]:
-    """Wrap a text for a terminal. Lines after the first one are indented.
+    """Wrap text for a terminal. Lines after the first one are indented.
 
     Args:
         text: The text, on one line.
         display: The terminal.
         style: Style of the text.
-        lead: Words before the text, which have a separate style.
+        lead: Words before the text, which have a style of their own.
         lead_style: Style of ``lead``.
         max_lines: Maximum number of lines at 80 columns, or None for no limit. A narrower terminal
-            gets proportionally more lines, so that it shows about the same text.
+            gets proportionally more lines, so that it shows about as much text.
 
-    Returns:
-        The lines, or an empty list if text and lead are empty.
+    Returns: The lines, or an empty list if text and lead are both empty.
     """
     if not lead and not text:
         return []
@@ -225,7 +226,7 @@ def wrap_paragraph(
 def flow_entries(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:
     """Lay out entries from left to right. A new line starts when the next entry does not fit.
 
-    Entries are never split, so an entry that is wider than the terminal makes a longer line.
+    Entries are never split, so an entry wider than the terminal makes a longer line.
     """
     lines: list[list[doc.Span]] = []
     line_width = 0
@@ -245,7 +246,7 @@ def _render_table(table: doc.Table, display: Display | None, width: int) -> Iter
 
     Args:
         table: The table.
-        display: Terminal that the table must fit, or None for a file, in which all columns are
+        display: Terminal that the table must fit on, or None for a file, in which all columns are
             kept.
         width: Maximum width of the note in a file.
     """
@@ -277,9 +278,9 @@ def _render_table(table: doc.Table, display: Display | None, width: int) -> Iter
 
 
 def _align_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the header lines of a table: for each line, one text per column.
+    """Return the header lines of a table, each with one text per column.
 
-    Headers are aligned at the bottom, so a header with fewer lines starts with empty lines.
+    Headers are bottom-aligned, so a header with fewer lines starts with empty lines.
     """
     split = [header.split("\n") for header in headers]
     height = max(map(len, split))
@@ -291,7 +292,7 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
     """Fit a table to a width by dropping columns, and by truncating or wrapping words.
 
     First, columns that contain words are narrowed. If the table is too wide even when all of them
-    have their minimum width, columns are dropped. Numbers are never truncated, so a table with a
+    are at their minimum width, columns are dropped. Numbers are never truncated, so a table with a
     single column can be too wide.
 
     Returns:
@@ -311,7 +312,7 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
     note = _describe_dropped(dropped, width, _sum_widths(min_widths, headers))
     excess = _sum_widths(widths, remaining) - width
     words = [header for header in remaining if header in table.left]
-    # Wrapped columns are narrowed first, because they lose no text.
+    # Wrapped columns are narrowed first, because no text is lost.
     for header in sorted(words, key=lambda header: header not in table.wrap):
         cut = max(min(excess, widths[header] - min_widths[header]), 0)
         widths[header] -= cut
@@ -339,11 +340,11 @@ def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, i
 
     Only columns that contain words can be narrower than their content. Their minimum width is
     ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if the words are wrapped. It is never less than the
-    width of the header.
+    header's width.
 
     Args:
         table: The table.
-        widths: Width of the content of each column, keyed by header.
+        widths: Content width of each column, keyed by header.
     """
     min_widths = dict(widths)
     for header in table.left:
@@ -355,10 +356,10 @@ def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, i
 
 
 def _drop_columns(table: doc.Table, min_widths: Mapping[str, int], width: int) -> list[str]:
-    """Drop columns until the table fits the width, and return the headers of the remaining columns.
+    """Drop columns until the table fits, and return the headers of the remaining columns.
 
-    The columns in ``table.drop_order`` are dropped first, in this order, and then all other columns
-    from the right. The first column is dropped only if ``table.drop_order`` contains it.
+    The columns in ``table.drop_order`` are dropped first, in that order, followed by all other
+    columns from the right. The first column is dropped only if ``table.drop_order`` contains it.
 
     Args:
         table: The table.
@@ -383,9 +384,8 @@ def _split_row(
 ) -> Iterator[Mapping[str, str]]:
     """Yield the output lines of a table row. Each line is a mapping from header to cell text.
 
-    A text that is too wide is wrapped if its column is in ``table.wrap``, and otherwise shortened
-    by replacing its middle with an ellipsis. Numbers are never shortened. A blank row yields one
-    empty mapping.
+    Text that is too wide is wrapped if its column is in ``table.wrap``. Otherwise, its middle is
+    replaced with an ellipsis. Numbers are never shortened. A blank row yields one empty mapping.
 
     Args:
         table: The table.

@@ -1,7 +1,7 @@
 """Draws the timeline of one iteration in a terminal, to scale, with one row of cells per stage.
 
 On a color terminal, each character shows two cells: its left and its right half. On a terminal
-without colors, a character shows one cell, and phases differ by their shade. On an ASCII terminal,
+without colors, each character shows one cell, and phases differ by shade. On an ASCII terminal,
 phases are letters::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
@@ -41,11 +41,11 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Kinds of cells without a mark. Their codes are greater than the codes of all marks.
+#: Kinds of cells that contain no mark. Their codes are greater than the codes of all marks.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
-#: Two characters for each kind of cell: one for Unicode terminals, and one for ASCII terminals.
+#: Two characters for each kind of cell: one for Unicode terminals, one for ASCII terminals.
 _SIGNS: Mapping[int, str] = {
     Phase.F: "█F",
     Phase.B: "▓B",
@@ -65,13 +65,13 @@ _NAMES = {
     pixels.UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
 }
-#: Maximum width of the label before a row, and minimum width of the ratio after a row.
+#: Maximum width of the label before a row, and minimum width of the ratio after it.
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Maximum number of row groups. Rows are not grouped if there are at most this many.
 _GROUPS = 16
-#: Number of lines in a timeline without its rows: title, axis and legend.
+#: Number of lines in a timeline other than rows: title, axis and legend.
 _AROUND = 3
-#: Minimum distance between two labels of the time axis, in columns.
+#: Minimum distance between two time-axis labels, in columns.
 _BETWEEN_TICKS = 9
 
 #: A row, its label, and the bubble ratio of the drawn rank, or None if the ratio is unknown.
@@ -79,7 +79,7 @@ _Labeled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
 class _Brush:
-    """Draws cells as characters: one cell per character, or two cells on a color terminal.
+    """Draws cells as characters: one cell per character, or two on a color terminal.
 
     Args:
         display: The terminal.
@@ -92,12 +92,12 @@ class _Brush:
         if self.has_halves:
             self.glyphs |= dict.fromkeys(_BUSY, "█")
         elif not display.unicode and Phase.B not in kinds:
-            # If BW is the only kind of backward pass, it gets the letter of B.
+            # If BW is the only kind of backward pass, it gets B's letter.
             self.glyphs[Phase.BW] = "B"
         self.styles = {kind: _choose_style(kind) if display.color else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
-        """Draw a row of cells. Consecutive equal characters are in one span.
+        """Draw a row of cells. Consecutive equal characters share a span.
 
         Args:
             cells: Kind of each cell. If characters show two cells, their number must be even.
@@ -112,7 +112,7 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return a character whose halves show two adjacent cells, and the style of the character.
+        """Return a character whose halves show two adjacent cells, and the character's style.
 
         Args:
             left: Kind of the left cell.
@@ -129,7 +129,7 @@ class _Brush:
         return "▌", f"{styles[left]} on {styles[right]}"
 
     def explain(self, kind: int) -> Line:
-        """Return the legend entry of a cell kind."""
+        """Return the legend entry for a cell kind."""
         name = _NAMES.get(kind) or Phase(kind).label
         return Span(self.glyphs[kind], self.styles[kind]), Span(f" {name}")
 
@@ -142,7 +142,7 @@ def _has_halves(display: Display) -> bool:
 def select_timeline(
     report: Report, view: View, iteration: Iteration, marked: Collection[int] = ()
 ) -> Selection | None:
-    """Select the rows of an iteration to draw, or return None if there are no rows.
+    """Select the rows to draw for an iteration, or return None if there are none.
 
     If the view does not specify the kind of rows, there is one row per stage, or one row per rank
     if no stage is known. Rows whose ranks are all inactive in the iteration are left out.
@@ -151,7 +151,7 @@ def select_timeline(
         report: The report.
         view: The ranks to draw, and the kind of rows.
         iteration: The iteration to draw.
-        marked: Indices of the ranks that the advice is about. Rows draw the replicas in the
+        marked: Indices of the ranks that the advice concerns. Rows draw the replicas in the
             pipeline with the most marked ranks; see :func:`draw_advised_pipeline`.
     """
     has_stages = any(rank.stage is not None for rank in select_ranks(report, view))
@@ -181,8 +181,8 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks that the advice is about, whose rows are marked and bold.
-        max_lines: Desired maximum number of lines, or None to draw a line for every row.
+        marked: Indices of the ranks that the advice concerns, whose rows are marked and bold.
+        max_lines: Preferred maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
     rows = _group_rows(report, selection, marked, group_size)
@@ -220,7 +220,7 @@ def _label_rows(
 ) -> tuple[list[str], list[str]]:
     """Return the texts before and after each row: its label, and its bubble ratio.
 
-    All labels are padded to the same width, and so are all ratios. If the drawn rank of a row is in
+    All labels are padded to the same width, as are all ratios. If the drawn rank of a row is in
     ``marked``, the label ends with a mark.
     """
     labels = [display.translate(label) for _, label, _ in rows]
@@ -237,7 +237,7 @@ def _label_rows(
 def _explain_marks(
     report: Report, selection: Selection, marked: Collection[int], display: Display
 ) -> list[Line]:
-    """Return a list with the legend entry of the marked rows. Empty if no drawn row is marked."""
+    """Return a list with the legend entry for the marked rows. Empty if no drawn row is marked."""
     ranks = [rank for rank in selection.ranks if rank.index in marked]
     if not ranks:
         return []
@@ -247,10 +247,9 @@ def _explain_marks(
 
 
 def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> str:
-    """Return the name of a marked rank for the legend.
+    """Return the name of a marked rank, for the legend.
 
-    If the stage of the rank has several replicas and all of them are marked, the stage is named
-    instead.
+    If the rank's stage has several replicas and all of them are marked, the stage is named instead.
     """
     if rank.stage is not None:
         replicas = {other.index for other in report.ranks if other.stage == rank.stage}
@@ -266,14 +265,14 @@ def _group_rows(
 ) -> list[_Labeled]:
     """Return one row per group of ``size`` consecutive rows, with its label and its ratio.
 
-    The last group can be smaller. A group is represented by the row whose ratio differs most from
+    The last group may be smaller. A group is represented by the row whose ratio differs most from
     the median ratio of all rows, but marked rows take precedence. The first row wins a tie. The
     label names the chosen stage or rank and the range of the group, for example "stage 5 (4-7)".
 
     Args:
         report: The report.
         selection: The rows of one iteration.
-        marked: Indices of the ranks that the advice is about.
+        marked: Indices of the ranks that the advice concerns.
         size: Number of rows per group. With a size of 1, all rows are returned.
     """
     rows, labels = selection.rows, _make_labels(report, selection.rows)
@@ -300,7 +299,7 @@ def _group_rows(
 
 
 def _get_row_number(row: RankRow) -> int:
-    """Return the stage of a row, or the number of its rank if the stage is unknown."""
+    """Return a row's stage, or its rank number if the stage is unknown."""
     return row.rank.number if row.rank.stage is None else row.rank.stage
 
 
@@ -318,7 +317,7 @@ def _measure_shares(report: Report, selection: Selection, columns: int) -> Float
     """
     n_rows = len(selection.rows)
     marks = pixels.join_marks(pixels.make_compute_marks(report, selection, columns))
-    # Communication is not work. If nothing else runs, the time is bubble.
+    # Communication does not count as work. If nothing else runs, the time is bubble.
     by_kind = (marks.take(marks.kind == code) for code in _BUSY)
     busy = np.stack([pixels.measure_coverage(kind, n_rows, columns) for kind in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
@@ -330,7 +329,7 @@ def _measure_shares(report: Report, selection: Selection, columns: int) -> Float
 
 
 def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
-    """Return the share of each cell that is bubble, shape (rows, cells).
+    """Return the share of each cell that is bubble time, shape (rows, cells).
 
     Bubble is the time inside the rank's window in which no compute runs. The share is the part of
     the cell inside the window minus the part covered by marks, but not less than 0.
@@ -350,11 +349,11 @@ def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: i
 def _choose_kinds(shares: Floats) -> Ints:
     """Choose one kind for each cell, so that each kind gets its share of the cells of a row.
 
-    The algorithm is error diffusion from left to right. For each kind, a backlog adds up the shares
-    of the cells so far, minus 1 for each cell that shows the kind. A cell shows the kind with the
-    largest backlog among the kinds that occur in the cell. After each cell, the backlogs are
-    clipped to the interval from -1 to 1. If each cell simply showed the kind with the largest
-    share, frequent short operations of other kinds would be invisible.
+    The algorithm is error diffusion from left to right. For each kind, a backlog accumulates the
+    kind's shares of the cells so far, minus 1 for each cell that shows the kind. A cell shows the
+    kind with the largest backlog among the kinds that occur in the cell. After each cell, the
+    backlogs are clipped to the interval from -1 to 1. If each cell simply showed the kind with the
+    largest share, frequent short operations of other kinds would be invisible.
 
     Args:
         shares: Share of each kind in each cell, shape (rows, kinds, cells).
@@ -384,7 +383,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
     Args:
         report: The report.
         selection: The rows of one iteration.
-        size: Number of stages or ranks that a row represents.
+        size: Number of stages or ranks represented by a row.
         display: The terminal.
     """
     (iteration,) = selection.iterations
@@ -401,7 +400,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 
 
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
-    """Return the length of an iteration as text.
+    """Return an iteration's length as text.
 
     The text is the length of the primary ratio's window, or of the drawn time if there is none.
     """
@@ -412,11 +411,11 @@ def _describe_length(report: Report, selection: Selection, iteration: Iteration)
 
 
 def _describe_rows(selection: Selection, size: int) -> str:
-    """Return words that say what a row represents, and which replica of a stage is drawn.
+    """Return words that say what a row represents and which replica of a stage is drawn.
 
     Args:
         selection: The rows of one iteration.
-        size: Number of stages or ranks that a row represents.
+        size: Number of stages or ranks represented by a row.
     """
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
@@ -473,7 +472,7 @@ def _choose_style(kind: int) -> str:
 def _draw_axis(span_ns: int, columns: int) -> str:
     """Return a time axis as text, with a tick ``|`` before each label in ms.
 
-    The last label shows the end of the axis, and its tick comes after the label. Labels that would
+    The last label shows the end of the axis, with its tick after the label. Labels that would
     overlap the last label are left out.
 
     Args:

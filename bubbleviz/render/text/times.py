@@ -1,4 +1,4 @@
-"""Tables of the durations and the memory of operations, and the critical path of an iteration."""
+"""Tables of operation durations and memory, and the critical path of an iteration."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bubbleviz.report.labels import format_operation, name_rank
 from bubbleviz.report.prompt_chunks import find_even_chunks, format_cost
 from bubbleviz.report.report import Report
 
-#: Maximum number of critical-path parts, and of stragglers, that are listed.
+#: Maximum number of critical-path parts, and of stragglers, to list.
 _PARTS = 5
-#: Maximum number of prompt chunks that are listed.
+#: Maximum number of prompt chunks to list.
 _MAX_CHUNKS = 8
-#: Table names for receive operations, which represent transfers.
+#: Names used in tables for receive operations, which represent transfers.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of busy times by kind of operation or transfer, with notes below.
+    """Yield a table of busy times by operation or transfer kind, with notes below.
 
     The notes contain the stage imbalance, the median transfer time and the slowest stragglers.
     If the numbers of tokens are known, a table of prompt chunk costs follows. Nothing is yielded if
@@ -61,7 +61,7 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
-    """Return the table cells of one kind of operation, keyed by header.
+    """Return the table cells for one kind of operation, keyed by header.
 
     Times are in ms. The columns ``first`` and ``last`` contain the times of the first and the last
     microbatch, as medians over iterations.
@@ -85,10 +85,10 @@ def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
 
 
 def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the cost of a prompt chunk on each virtual stage.
+    """Yield a table of what a prompt chunk costs on each virtual stage.
 
-    The cost is a least-squares fit of time against tokens. If possible, a proposal follows that
-    splits a prompt into chunks that take equally long.
+    The cost is a least-squares fit of time against tokens. If possible, a proposal follows for
+    splitting a prompt into chunks of equal duration.
     """
     rows = [
         {
@@ -165,10 +165,11 @@ _MAX_STAGES = 64
 
 
 def list_memory(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the memory that a microbatch needs on each virtual stage.
+    """Yield a table of the memory needed by a microbatch on each virtual stage.
 
     Nothing is yielded if memory was not recorded. A virtual stage has a row only if the memory of
-    its F was measured. The last column is the maximum peak memory of any rank of the stage.
+    its F operations was measured. The last column is the maximum peak memory of any rank of the
+    stage.
     """
     if report.memory is None:
         return

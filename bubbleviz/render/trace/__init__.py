@@ -1,1 +1,1 @@
-"""Renders a report as a trace for trace viewers: processes, slices, flows and counters."""
+"""Renders reports as traces for trace viewers: processes, slices, flows and counters."""

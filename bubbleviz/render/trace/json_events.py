@@ -1,4 +1,4 @@
-"""Renders a trace as JSON in Google's Trace Event Format (2016), with one event per line.
+"""Renders traces as JSON in Google's Trace Event Format (2016), with one event per line.
 
 Times are in microseconds with three decimals. No precision is lost, because times are formatted
 from integer nanoseconds.
@@ -16,10 +16,10 @@ from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Color name of each phase. Chrome's trace viewer accepts only a fixed set of color names.
-#: The name is the one that is closest to the color of the phase in pictures.
-#: Perfetto ignores color names, and derives a slice's color from its name without digits.
-#: So in Perfetto, too, each phase and each cause has one color.
+#: Color name of each phase. Chrome's trace viewer accepts only a fixed set of color names. Each
+#: name is the one closest to the phase's color in pictures. Perfetto ignores color names, and
+#: derives a slice's color from its name without digits. Each phase and each cause therefore has a
+#: single color in Perfetto, too.
 _PHASE_COLORS = {
     "F": "rail_response",
     "B": "background_memory_dump",
@@ -41,7 +41,7 @@ RESERVED = {
 
 def render(report: Report, _: View) -> str:
     """Return the entire report as JSON text with Chrome trace events. The view is ignored."""
-    # The text can be half a gigabyte, so its pieces are joined only once.
+    # The text can be half a gigabyte long, so its pieces are joined only once.
     return "".join(write_events(make_trace(report)))
 
 
@@ -79,7 +79,7 @@ def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
 
     Args:
         process: The process.
-        ratio: Name of the bubble ratio that the counter shows.
+        ratio: Name of the bubble ratio shown by the counter.
         thread: Thread id of the first lane of the first track.
     """
     where = f'"pid":{process.number}'

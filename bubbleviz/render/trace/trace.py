@@ -1,4 +1,4 @@
-"""Converts a report to the processes, slices, flows and counters that trace viewers show.
+"""Converts a report to the processes, slices, flows and counters shown in trace viewers.
 
 Each rank becomes a process with one track each for operations, communication, bubbles and
 iterations. A counter shows the bubble ratio of the rank. Flows connect the operations of a
@@ -29,12 +29,12 @@ from bubbleviz.report.report import Report
 
 #: Maximum length of a name from a profile. Viewers show fewer characters.
 _MAX_NAME_LENGTH = 200
-#: Time limit below which all viewers are exact, even viewers that store times as floats.
+#: Time limit below which all viewers are exact, even those that store times as floats.
 _MAX_EXACT_NS = 1 << 53
 #: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"
-#: Operations columns that become slice arguments, with the minimum valid value of each column.
-#: Smaller values mean "unknown" and are left out.
+#: Columns of ``Operations`` that become slice arguments, with each column's minimum valid value.
+#: Values below the minimum mean "unknown" and are left out.
 _OPERATION_COLUMNS = {
     "microbatch": 0,
     "second_microbatch": 0,
@@ -61,8 +61,8 @@ class Trace:
         names: Truncated range and API call names, in the order of ``report.operations.names``.
         rank_labels: Label of each rank, truncated.
         labels: Label of each operation, the same as in tables.
-        leaving: Ids of the flows that start at an operation, keyed by the operation's index.
-        entering: Ids of the flows that end at an operation, keyed by the operation's index.
+        leaving: Ids of the flows that start at each operation, keyed by operation index.
+        entering: Ids of the flows that end at each operation, keyed by operation index.
     """
 
     report: Report
@@ -76,7 +76,7 @@ class Trace:
     entering: Mapping[int, Sequence[int]]
 
     def facts(self) -> dict[str, Value]:
-        """Return properties of the entire trace, keyed by name.
+        """Return the properties of the entire trace, keyed by name.
 
         The properties are the version, the primary ratio with its reason, the ratio of the trace,
         the naming convention and ``base_ns``.
@@ -196,7 +196,7 @@ class Trace:
     def _make_bubble_track(self, rank: int) -> SliceTrack:
         """Return a track with a rank's idle intervals, sorted by (start, end).
 
-        The name of a slice is the cause of the idle time.
+        Each slice is named after the cause of the idle time.
         """
         report, bubbles = self.report, self.report.bubbles
         first, stop = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
@@ -318,7 +318,7 @@ def _name_operation(phase: int, first: int | None, second: int | None) -> str:
 
 
 def _truncate(text: str) -> str:
-    """Truncate a text from a profile to ``_MAX_NAME_LENGTH`` printable characters on one line."""
+    """Truncate text from a profile to ``_MAX_NAME_LENGTH`` printable characters on one line."""
     return to_one_line(text[: _MAX_NAME_LENGTH + 1], _MAX_NAME_LENGTH)
 
 
@@ -349,7 +349,7 @@ def _group_by_row(rows: Ints) -> dict[int, list[int]]:
     """Return a mapping from the index of an operation to the ids of its flows, ascending.
 
     Args:
-        rows: For each flow, the index of the operation at one of its ends. The first flow has id 1.
+        rows: For each flow, the index of the operation at one of its ends. Flow ids start at 1.
     """
     flows: dict[int, list[int]] = {}
     for number, row in enumerate(rows.tolist(), 1):

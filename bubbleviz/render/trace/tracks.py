@@ -1,6 +1,6 @@
 """Elements of a trace: processes, tracks of slices, flows and counters.
 
-Overlapping slices of a track are placed in different lanes, so that viewers show all of them::
+Overlapping slices in a track are placed in different lanes, so that viewers show all of them::
 
     lane 0   ├── F 3 ──┤├─── B 1 ───┤
     lane 1        ├── F 4 ──┤
@@ -34,7 +34,7 @@ class Slice(NamedTuple):
     Attributes:
         start_ns: Start of the slice, in ns after the base time of the trace.
         end_ns: End of the slice, in ns after the base time of the trace.
-        lane: Index of the lane in the track, from 0.
+        lane: Zero-based index of the lane in the track.
         name: Name of the slice.
         arguments: Properties of the slice, keyed by name. Properties that are None are left out.
         leaving: Ids of the flows that start in the slice.
@@ -103,9 +103,9 @@ class Process:
     Attributes:
         number: Unique number of the process. The first rank has number 1. Process ids of the
             operating system are not used, because they are not unique across hosts.
-        order: Position of the process in the viewer, from 0.
+        order: Zero-based position of the process in the viewer.
         name: Label of the rank, or ``all ranks``.
-        labels: Texts that describe the rank, such as "stage 0" and "host node1".
+        labels: Descriptions of the rank, such as "stage 0" and "host node1".
         ratios: (time, bubble ratio) of each iteration. The time is the start of the iteration's
             window, in ns after the base time of the trace.
         tracks: The tracks in display order.
@@ -122,14 +122,13 @@ class Process:
 def assign_lanes(start_ns: Ints, end_ns: Ints) -> Ints:
     """Assign each slice to the lowest lane that is free when the slice starts.
 
-    A lane is free again at the end of its last slice, so a slice may start exactly at that time.
+    A lane becomes free at the end of its last slice, so a slice may start exactly at that time.
 
     Args:
         start_ns: Start of each slice, shape (slices,). Slices must be sorted by (start, end).
         end_ns: End of each slice, shape (slices,).
 
-    Returns:
-        Index of the lane of each slice, from 0, shape (slices,).
+    Returns: Zero-based lane index of each slice, shape (slices,).
     """
     lane: list[int] = []
     busy: list[tuple[int, int]] = []

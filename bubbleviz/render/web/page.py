@@ -1,4 +1,4 @@
-"""Renders the interactive report as a single HTML file with styles, scripts, libraries and data.
+"""Renders interactive reports as single HTML files with styles, scripts, libraries and data.
 
 The source files of the page are in ``assets/``. Vega-Lite draws the charts. The package
 vl-convert-python contains Vega-Lite and is imported only when it is needed, because it is an
@@ -47,7 +47,7 @@ from bubbleviz.report.summary import RunSummary, to_values
 from bubbleviz.report.timeline import Timeline, build_timeline, read_timeline
 from bubbleviz.report.view import View
 
-#: Names of the page's scripts. A script depends only on earlier scripts.
+#: Names of the page's scripts. Each script depends only on earlier ones.
 _SCRIPTS = (
     "columns",
     "shards",
@@ -73,7 +73,7 @@ _SCRIPTS = (
     "idle",
     "main",
 )
-#: Matches the parts of the template that pages without a pipeline replace.
+#: Matches the parts of the template that are replaced in pages without a pipeline.
 _REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
 #: JavaScript statement that exports the function of the charting library that the page needs.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
@@ -111,11 +111,11 @@ def render(report: Report, view: View) -> str:
 
 
 def render_saved(path: str, summary: RunSummary) -> str:
-    """Return the interactive page of a saved report as an HTML document.
+    """Return the interactive page for a saved report as an HTML document.
 
     Args:
         path: Path of the saved report, for error messages.
-        summary: Content of the saved report.
+        summary: The saved report's content.
 
     Raises:
         InputError: The timeline in the report is inconsistent.
@@ -128,10 +128,11 @@ def render_saved(path: str, summary: RunSummary) -> str:
 
 
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
-    """Return the index of the iteration that the page shows first, or None for the entire run.
+    """Return the index of the iteration to show first, or None for the entire run.
 
     The recommended first steps may refer to advice about specific ranks, which has an example
-    iteration. If so, the page shows this example. Otherwise the page shows the typical iteration.
+    iteration. If so, the page shows that example iteration. Otherwise the page shows the typical
+    iteration.
     """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration
@@ -174,7 +175,7 @@ def _read_asset(name: str) -> str:
 
 
 def _fill_style() -> str:
-    """Return the style sheet of the page, with the colors of light and dark mode filled in."""
+    """Return the page's style sheet, with the light-mode and dark-mode colors filled in."""
     inks = (("light", palette.LIGHT), ("dark", palette.DARK))
     colors = {f"{mode}_{name}": color for mode, ink in inks for name, color in asdict(ink).items()}
     return Template(_read_asset("page.css")).substitute(colors)
@@ -195,11 +196,11 @@ def _load_charting() -> str:
     return f"/*\n{_read_asset('licenses.txt')}*/\n{script}"
 
 
-#: zlib compression level. It is twice as fast as the default, and makes columns 3 % larger.
+#: zlib compression level. It is twice as fast as the default, and makes columns only 3 % larger.
 LEVEL = 4
 #: Placeholder for unknown means; see means.js.
 _UNKNOWN = -2_000_000_000
-#: Maximum number of rank groups that the page lists because they stand out.
+#: Maximum number of standout rank groups listed on the page.
 _MAX_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
@@ -219,14 +220,14 @@ def pack_report(
     Args:
         summary: The report.
         timeline: The timeline of the report.
-        initial: Index of the iteration that the page shows first, or None for the entire run.
+        initial: Index of the iteration to show first, or None for the entire run.
         command: Command line that produced the report, or "" if unknown.
-        unsaved: Numbers in the page that the JSON report does not contain.
+        unsaved: Numbers on the page that the JSON report does not contain.
         means: Mean values of each rank if the run has very many ranks, otherwise None. If given,
             the timeline is encoded as shards.
-        listed_standouts: Rank groups that stand out, for a run with very many ranks.
-        first_ranks: Indices of the ranks that the user selected. The page opens at the first of
-            these ranks, and contains their shards with the highest priority.
+        listed_standouts: Rank groups that stand out, in a run with very many ranks.
+        first_ranks: Indices of the ranks selected by the user. The page opens at the first of them,
+            and their shards have the highest priority.
 
     Returns:
         document: JSON of the report, compressed and base64-encoded.
@@ -265,7 +266,7 @@ def pack_report(
         **_list_definitions(summary),
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # JSON escapes line breaks, so all characters that are replaced here are inside strings.
+    # JSON escapes line breaks, so all characters replaced here are inside strings.
     packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_document, compress(encode_tables(tables), LEVEL), blocks
 
@@ -273,7 +274,7 @@ def pack_report(
 def _describe_standout(standout: Standout) -> dict[str, Any]:
     """Convert a rank group that stands out to JSON values.
 
-    The values contain the first rank and the number of ranks, but not all ranks of the group.
+    The values include the first rank and the number of ranks, but not every rank in the group.
     """
     return {
         "name": standout.name,

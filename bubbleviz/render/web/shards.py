@@ -1,14 +1,14 @@
 """Encodes the timeline of a run with many ranks as shards, which the page unpacks on demand.
 
-A shard contains the ranks of one large pipeline, of several small pipelines, or of a part of a very
-large pipeline. The pipelines of a job run the same operations at different times. Therefore each
+A shard contains the ranks of one large pipeline, of several small pipelines, or of part of a very
+large pipeline. All pipelines in a job run the same operations at different times. Therefore each
 shard consists of two blocks: the structure (which operations ran) and the times (when they ran).
 Shards with the same structure share one structure block. The start and length of a busy interval
-are stored as differences from its operation, which are mostly zero.
+are stored as differences from those of its operation. These differences are mostly zero.
 
 All columns except lengths are delta-encoded. The numbers are then zigzag-encoded (0, -1, 1, -2
-become 0, 1, 2, 3) and stored as byte planes, lowest byte first. So the many zeros in the high bytes
-are adjacent and compress well. ``shards.js`` decodes the blocks.
+become 0, 1, 2, 3) and stored as byte planes, lowest byte first. As a result, the many zeros in the
+high bytes are adjacent and compress well. ``shards.js`` decodes the blocks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.report.timeline import Timeline
 
-#: Maximum number of ranks in a shard of several pipelines, and in a shard of one pipeline.
-#: Larger pipelines are divided into several shards.
+#: Maximum number of ranks in a shard with several pipelines, and in a shard with one pipeline. A
+#: larger pipeline is divided into several shards.
 _MIN_RANKS, _MAX_RANKS = 16, 512
-#: Maximum number of ranks in a shard if the pipelines of the ranks are unknown.
+#: Maximum number of ranks in a shard if the ranks' pipelines are unknown.
 _RANKS_WITHOUT_PIPELINES = 64
-#: Maximum length of all shards in a page.
-#: If the shards are larger, the shards whose ratios are closest to the median are left out.
+#: Maximum total length of the shards in a page. If they exceed it, the shards whose ratios are
+#: closest to the median are left out.
 MAX_CHARACTERS = 25_000_000
 #: Estimated compressed size of an operation and of a bubble, in bytes, if times are in ns.
 #: If the estimated total size is too large, times are in units of ``_COARSE_NS``.
@@ -72,12 +72,13 @@ def make_shards(
     Shards are added in order of priority until ``MAX_CHARACTERS`` is reached. The shards of
     ``first_ranks`` have the highest priority. All other shards are sorted by the distance between
     their mean ratio and the median ratio, largest distance first. The first shard that does not
-    fit, and all shards after it, are left out. The first shard of all is always included.
+    fit, and all shards after it, are left out. The shard with the highest priority is always
+    included.
 
     Args:
         timeline: Timeline of the run.
         paint: For each operation, the index of its paint.
-        pipelines: Pipeline of each rank, or None if unknown. The ranks of a pipeline must be
+        pipelines: Pipeline of each rank, or None if unknown. Ranks in the same pipeline must be
             adjacent.
         ratios: Bubble ratio of each rank, or NaN if unknown.
         first_ranks: Indices of the ranks whose shards have the highest priority.
@@ -119,7 +120,7 @@ def make_shards(
 
 
 def _choose_unit_ns(tables: Tables) -> int:
-    """Return the unit of time in ns: 1 if the timeline probably fits in the page, otherwise 1000.
+    """Return the time unit in ns: 1 if the timeline will probably fit in the page, otherwise 1000.
 
     The size of the timeline is estimated from the numbers of operations and bubbles.
     """
@@ -136,7 +137,7 @@ def _order_by_priority(
 
     Ranges that contain any of ``first_ranks`` come first. The second criterion is the distance
     between the mean ratio of a range and the median of all mean ratios, largest distance first. If
-    the ratio of any rank of a range is unknown, its distance is 0. Ties keep their order.
+    the ratio of any rank in a range is unknown, the range's distance is 0. Ties keep their order.
 
     Args:
         groups: Half-open ranges (first, stop) of rank indices.
@@ -160,7 +161,7 @@ def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
     shard has at most ``_RANKS_WITHOUT_PIPELINES`` ranks.
 
     Args:
-        pipelines: Pipeline of each rank, or None if unknown. The ranks of a pipeline must be
+        pipelines: Pipeline of each rank, or None if unknown. Ranks in the same pipeline must be
             adjacent.
     """
     count = len(pipelines)
@@ -179,9 +180,9 @@ def _find_rows(rank: Ints, first: int, stop: int) -> slice:
     """Return the slice of table rows that belong to the ranks in [``first``, ``stop``).
 
     Args:
-        rank: Rank of each table row, ascending.
+        rank: Rank of each table row, in ascending order.
         first: First rank.
-        stop: First rank that is not included.
+        stop: First rank not included.
     """
     return slice(*np.searchsorted(rank, (first, stop)).tolist())
 
@@ -189,7 +190,7 @@ def _find_rows(rank: Ints, first: int, stop: int) -> slice:
 def _get_rank_column(tables: Tables, table: str) -> Ints:
     """Return the rank of each row of a table.
 
-    If the table has no ``rank`` column, the rank is taken from the operation of the row.
+    If the table has no ``rank`` column, the rank is taken from the row's operation.
     """
     columns = tables[table]
     if "rank" in columns:
@@ -200,8 +201,8 @@ def _get_rank_column(tables: Tables, table: str) -> Ints:
 def _sort_by_rank(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
     """Sort the tables of a timeline by rank, and convert their times to units of ``unit_ns``.
 
-    The operations table gets the additional column ``paint``. Starts and ends of intervals are
-    rounded down separately, so intervals that touch each other still touch after rounding.
+    The operations table gets the additional column ``paint``. Interval starts and ends are rounded
+    down separately, so intervals that touch each other still touch after rounding.
 
     Args:
         tables: Tables of the timeline.
@@ -257,7 +258,7 @@ def _select_structure(
 def _select_times(
     tables: Tables, rows: Mapping[str, slice], first: int
 ) -> dict[str, dict[str, Ints]]:
-    """Return all columns of a shard that are not part of its structure.
+    """Return all columns in a shard that are not part of its structure.
 
     Ranks and operations are numbered within the shard, starting from 0. The table of busy intervals
     has two columns: ``later_ns`` is the start minus the start of the operation, and ``longer_ns``
@@ -326,11 +327,11 @@ def encode_tables(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
 
     The result consists of the length of the header (4 bytes, little-endian), the header as JSON,
     and the columns. The header maps the name of a table to ``[number of rows, {column name: bytes
-    per number}]``. Columns are delta-encoded, except those in ``LENGTHS``. The bytes of a column
-    are described in :func:`_encode_planes`.
+    per number}]``. Columns are delta-encoded, except those in ``LENGTHS``. For the bytes of a
+    column, see :func:`_encode_planes`.
 
     Args:
-        tables: Columns of each table, keyed by table name and column name. All columns of a table
+        tables: Columns of each table, keyed by table name and column name. All columns in a table
             have the same length.
     """
     blocks = []

@@ -1,4 +1,4 @@
-"""Collects the numbers of the interactive page that a saved report does not contain."""
+"""Collects numbers for the interactive page that a saved report does not contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.report.rank_means import MANY_RANKS, is_many_ranks
 from bubbleviz.report.report import Report
 
-#: Maximum number of stages whose prompt chunks are drawn.
+#: Maximum number of stages for which prompt chunks are drawn.
 _MAX_STAGES = 64
 #: Maximum number of chunks per stage for which every chunk is drawn.
 #: If there are more, at most one chunk is drawn in each cell of a grid over tokens and times.
@@ -44,9 +44,9 @@ class UnsavedNumbers:
     """Numbers that the interactive page shows in addition to the JSON report.
 
     Attributes:
-        chunk_times: Measured prompt chunks of each virtual stage whose chunk costs were fitted.
-        no_slowdowns: Reason why the page shows no slowdowns, or "" if it shows them or if the
-            reason is unknown.
+        chunk_times: Measured prompt chunks on each virtual stage whose chunk costs were fitted.
+        no_slowdowns: Reason why the page shows no slowdowns, or "" if it shows them or the reason
+            is unknown.
     """
 
     chunk_times: tuple[ChunkTimes, ...] = ()
@@ -54,7 +54,7 @@ class UnsavedNumbers:
 
 
 def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
-    """Collect the numbers of the interactive page that are not in the JSON report."""
+    """Collect the numbers on the interactive page that are not in the JSON report."""
     return UnsavedNumbers(
         chunk_times=_list_chunk_times(report),
         no_slowdowns=_explain_no_slowdowns(report),
@@ -75,7 +75,7 @@ def _explain_no_slowdowns(report: Report) -> str:
 
 
 def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
-    """Return the measured prompt chunks of each virtual stage whose chunk costs were fitted.
+    """Return the measured prompt chunks on each virtual stage whose chunk costs were fitted.
 
     At most ``_MAX_STAGES`` stages are returned. If a stage has very many chunks, a sample is
     returned; see :func:`_select_sample`.
@@ -94,11 +94,11 @@ def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
 
 
 def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
-    """Choose the prompt chunks to draw in a plot of busy time over tokens.
+    """Choose the prompt chunks to draw in a plot of busy time against tokens.
 
-    If there are at most ``_MAX_CHUNKS`` chunks, all are drawn. Otherwise the plot is divided into a
-    grid of ``_GRID`` x ``_GRID`` cells from 0 to the maximum of each axis, and only the first chunk
-    in each cell is drawn.
+    If there are at most ``_MAX_CHUNKS`` chunks, all of them are drawn. Otherwise the plot is
+    divided into a grid of ``_GRID`` x ``_GRID`` cells from 0 to the maximum of each axis, and only
+    the first chunk in each cell is drawn.
 
     Args:
         tokens: Number of tokens in each chunk.
