@@ -207,12 +207,13 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
         InputError: The summary has no ranks, averages more iterations than it contains, refers to
             advice that it does not contain, or names an unknown phase.
     """
-    n_averaged = summary.summary.iterations
-    if not summary.ranks or n_averaged > len(summary.iterations):
-        contents = f"{len(summary.ranks)} ranks and {len(summary.iterations)} iterations"
+    n_averaged, n_iterations = summary.summary.iterations, len(summary.iterations)
+    if not summary.ranks or n_averaged > n_iterations:
+        problem = f"averages {n_averaged} iterations, but contains {n_iterations}"
+        if not summary.ranks:
+            problem = "contains no ranks"
         raise InputError(
-            f"{path}: the report contains {contents}, but averages {n_averaged} iterations; write "
-            "it again with bubbleviz analyze -o report.json"
+            f"{path}: the report {problem}; write it again with bubbleviz analyze -o report.json"
         )
     steps = [step.advice for step in summary.first if step.advice is not None]
     if any(index >= len(summary.advice) for index in (*steps, *summary.then)):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.explain.diagnosis.faults import MORE_KERNELS, SAME_KERNELS
+from bubbleviz.explain.diagnosis.faults import MORE_KERNELS, OUTPUT_LAYER, SAME_KERNELS
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.memory_sizes import describe_fit
-from bubbleviz.model.texts import format_count, format_percent, list_first
+from bubbleviz.model.texts import format_count, format_percent, list_and_count, list_first
 from bubbleviz.report.advice import (
     Advice,
     Step,
@@ -508,16 +508,29 @@ _Text: TypeAlias = "tuple[str, str, str]"
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
     """Return an action, the evidence and the next check for each fault.
 
+<<<<<<< HEAD
     Several faults that are each a single slow rank share one entry.
+=======
+    Several slow hosts share one entry, and so do several single slow ranks.
+>>>>>>> 218bb43b (Merge repeated slow hosts, find onsets per stage, name the output layer by the last virtual stage, and share sentences on slow hosts)
 
     Args:
         report: The run's report.
         faults: The faults that are removed together.
         iteration_count: A clause that gives the number of iterations in which the faults cost time.
     """
-    if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
-        return [_describe_slow_ranks(report, faults, iteration_count)]
-    return [_FAULTS[fault.kind](report, fault, iteration_count) for fault in faults]
+    ranks = [fault for fault in faults if fault.kind == "rank" and len(fault.ranks) == 1]
+    hosts = [fault for fault in faults if fault.kind == "host"]
+    shared = [group for group in (hosts, ranks) if len(group) > 1]
+    texts = []
+    for fault in faults:
+        group = next((group for group in shared if fault in group), None)
+        if group is None:
+            texts.append(_FAULTS[fault.kind](report, fault, iteration_count))
+        elif fault is group[0]:
+            describe = _describe_slow_hosts if fault.kind == "host" else _describe_slow_ranks
+            texts.append(describe(report, group, iteration_count))
+    return texts
 
 
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
@@ -556,18 +569,50 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
     others = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
+    names = [name_rank_with_number(report, fault.ranks[0]) for fault in faults]
+    return (
+        f"Find out why {_join_names(names)} are slow",
+        f"On these ranks, {_compare_ranges(faults, f'on the other {others}')}, in "
+        f"{iteration_count}",
+        _CHECK_SLOW_RANKS,
+    )
+
+
+def _describe_slow_hosts(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
+    """Return one action, evidence and next check for several slow hosts.
+
+    Args:
+        report: The run's report.
+        faults: Faults of hosts that are removed together.
+        iteration_count: Clause with the number of iterations in which the faults cost time.
+    """
+    names = [report.ranks[fault.ranks[0]].host for fault in faults]
+    return (
+        f"Find out why hosts {_join_names(names)} are slow",
+        f"On all ranks of these hosts, {_compare_ranges(faults, 'on other hosts')}, in "
+        f"{iteration_count}",
+        _CHECK_SLOW_RANKS,
+    )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """Join names: ``a and b``, or the first three and the number of the others."""
+    return " and ".join(names) if len(names) <= _MAX_NAMED else list_and_count(names, _MAX_NAMED)
+
+
+def _compare_ranges(faults: Sequence[Fault], others: str) -> str:
+    """Return a clause that compares the times of several faults with usual times, by phase.
+
+    Args:
+        faults: Faults with slow operations.
+        others: Where operations take their usual time, such as ``on other hosts``.
+    """
     multiples: dict[str, list[float]] = {}
     for fault in faults:
         for phase, multiple in fault.phases[:_MAX_NAMED]:
             multiples.setdefault(phase, []).append(multiple)
     times = {phase: _format_range(values) for phase, values in multiples.items()}
-    phases = _format_comparison(times, f"on the other {others}")
-    names = " and ".join(name_rank_with_number(report, fault.ranks[0]) for fault in faults)
-    return (
-        f"Find out why {names} are slow",
-        f"On these ranks, {phases}, in {iteration_count}",
-        _CHECK_SLOW_RANKS,
-    )
+    return _format_comparison(times, others)
 
 
 def _format_range(multiples: Sequence[float]) -> str:
@@ -603,8 +648,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     phases = _compare_phases(fault, "on the other stages")
     action = f"Move layers off stage {stages}"
     if sum(rank.stage == fault.stage for rank in report.ranks) > 1:
-        is_last = fault.stage == max(rank.stage or 0 for rank in report.ranks)
-        hint = "The last stage also runs the output layer and the loss" if is_last else ""
+        hint = "It also runs the output layer and the loss" if fault.detail == OUTPUT_LAYER else ""
         return action, f"On stage {stages}, {phases}, in {iteration_count}", moves or hint
     rank = name_rank_with_number(report, fault.ranks[0])
     evidence = f"On {rank}, {phases}, in {iteration_count}"
@@ -616,6 +660,11 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
 
 def _tell_stage_from_rank(fault: Fault) -> str:
     """Return a sentence that helps to distinguish a stage with too many layers from a slow GPU."""
+    if fault.detail == OUTPUT_LAYER:
+        return (
+            f"Stage {fault.stage} also runs the output layer and the loss; if it has fewer layers "
+            "for that already, check clocks, temperature, cooling and other jobs there"
+        )
     if fault.detail == SAME_KERNELS:
         return (
             "It has as many kernels as the other stages, so its GPU may be slow: check clocks, "
@@ -653,9 +702,11 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
     names = list_first([str(number) for number in numbers], _MAX_NAMED)
-    are_long = f"microbatches {names} are" if len(numbers) > 1 else f"microbatch {names} is"
+    are_long, they_take = f"microbatches {names} are", "they take"
+    if len(numbers) == 1:
+        are_long, they_take = f"microbatch {names} is", "it takes"
     n_long = f"{len(fault.microbatches):,} over all iterations"
-    evidence = f"On every stage, they take {times} as long as the others ({n_long})"
+    evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
     return f"{action}: {are_long} too long", evidence, ""
 
 

@@ -60,6 +60,8 @@ WHOLE_LAYERS = "layers"
 #: A stage with more kernels than other stages has more layers.
 #: If a slow stage has the same number of kernels as other stages, its GPU may be slow.
 MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
+#: Value of ``detail`` for the slow stage that also runs the output layer and the loss.
+OUTPUT_LAYER = "output-layer"
 #: Maximum relative difference between the kernel counts of stages with equally many layers.
 _MAX_KERNEL_DIFFERENCE = 0.02
 #: Value of ``detail`` if it is unknown whether launch gaps contain communication.
@@ -102,8 +104,8 @@ class Fault:
             - ``link``: the replica, if only one of several is slow.
             - ``microbatch``: ``lengths`` if the lengths of all microbatches vary, ``first`` if only
               the first one of the run is slow.
-            - ``stage``: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs the
-              stage and :func:`_compare_kernels` comes to a conclusion.
+            - ``stage``: :data:`OUTPUT_LAYER` for the last stage. :data:`MORE_KERNELS` or
+              :data:`SAME_KERNELS` if a single rank runs the stage and its kernels show it.
             - ``token``: how many more chunks are in flight, ``one`` or ``enough``.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each row in ``delayed``, in ns.
@@ -314,9 +316,28 @@ def _build_stage_fault(
         ranks=tuple(find_distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
         stage=stages[0] if kind == "stage" and len(stages) == 1 else None,
         stages=tuple(stages) if kind == "stage" else (),
-        detail=_compare_kernels(evidence, stages, is_slow) if kind == "stage" else "",
+        detail=_explain_slow_stage(evidence, stages, is_slow) if kind == "stage" else "",
         phases=_pair_phases(evidence, effects.stages.kind[is_slow][kinds.first], max_effect),
     )
+
+
+def _explain_slow_stage(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
+    """Return what is known about the reason why a single stage is slow, as ``detail`` of its fault.
+
+    The stage with the last virtual stage also runs the output layer and the loss. They take time,
+    but add few kernels, so the kernels only decide if there are more of them.
+
+    Args:
+        evidence: Measured effects, delays and other evidence about the run.
+        stages: Indices of the slow stages.
+        is_slow: Mask of the slow rows of ``effects.stages``.
+    """
+    work = evidence.work
+    by_kernels = _compare_kernels(evidence, stages, is_slow)
+    last_stages = find_distinct(work.stage[work.virtual_stage == work.virtual_stage.max()])
+    if stages == last_stages.tolist() and by_kernels != MORE_KERNELS:
+        return OUTPUT_LAYER
+    return by_kernels
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
@@ -395,8 +416,9 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
 
-    If only the first microbatch of the run is slow, stages compiled or warmed up one after another.
-    Then a different fault is yielded (:func:`_build_warm_up_fault`).
+    If only the first microbatch of the first iteration is slow, and there are other iterations,
+    stages compiled or warmed up one after another. Then a different fault is yielded
+    (:func:`_build_warm_up_fault`).
     """
     effects, groups = evidence.effects, evidence.effects.microbatches
     size = np.bincount(groups.of_row, minlength=len(groups))
@@ -405,8 +427,8 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
         return
     first_row = effects.rows[groups.first]
     number, iteration = evidence.work.microbatch[first_row], evidence.work.iteration[first_row]
-    is_first = (iteration == iteration.min()) & (number == number[number != NONE].min())
-    if (is_first | ~is_slow).all():
+    is_first = (iteration == 0) & (number == number[number != NONE].min())
+    if (is_first | ~is_slow).all() and iteration.max() > 0:
         yield _build_warm_up_fault(evidence, is_slow)
     else:
         yield _build_microbatch_fault(evidence, is_slow)
@@ -805,17 +827,17 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
 
     For each stage, a jump is fitted to the logarithms of its transfer times in each iteration
     (:func:`.fit_jumps`). A transfer time is the lower median over the collectives of the stage. The
-    stage has slowed if the jump is significant. The stage with the largest jump determines the
-    first slow iteration and the times of the fault.
+    stage has slowed if the jump is significant. Without the fault, its collectives take as long as
+    before the jump. The times of the fault are those of the stage with the largest jump.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
         name: Name of the collective kind.
         rows: Rows of the work table with collectives of this kind and a positive transfer time.
     """
-    work, own_ns = evidence.work, evidence.own_ns[rows].astype(np.float64)
+    work = evidence.work
     parts = group_rows(work.stage[rows], work.iteration[rows])
-    transfer_ns = group_medians(parts.of_row, len(parts), own_ns)
+    transfer_ns = group_medians(parts.of_row, len(parts), evidence.own_ns[rows].astype(np.float64))
     stages = group_rows(work.stage[rows[parts.first]])
     number = group_rows(work.iteration[rows[parts.first]]).of_row.astype(np.float64)
     smooth = replace_spikes(stages.of_row, number, np.log(transfer_ns))
@@ -823,25 +845,47 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
     if not jumps.is_significant.any():
         return None
 
-    largest = int(np.argmax(np.where(jumps.is_significant, jumps.change, -np.inf)))
-    iterations = find_distinct(work.iteration[rows])
-    since = int(iterations[int(jumps.position[largest])])
-    in_stage = stages.of_row == largest
-    is_after = number >= jumps.position[largest]
+    is_after = number >= jumps.position[stages.of_row]
     before_ns, after_ns = (
-        compute_quantile(transfer_ns[in_stage & is_side], 0.5) for is_side in (~is_after, is_after)
+        group_medians(stages.of_row[is_side], len(stages), transfer_ns[is_side])
+        for is_side in (~is_after, is_after)
     )
-    is_slow = jumps.is_significant[stages.of_row[parts.of_row]] & (work.iteration[rows] >= since)
-    slow_stages = find_distinct(work.stage[rows[is_slow]]).tolist()
-    is_single = len(slow_stages) == 1 and len(stages) > 1
+    is_slow_part = jumps.is_significant[stages.of_row] & is_after
+    slow_rows = rows[is_slow_part[parts.of_row]]
+    stage_of_row = stages.of_row[parts.of_row[is_slow_part[parts.of_row]]]
+    largest = int(np.argmax(np.where(jumps.is_significant, jumps.change, -np.inf)))
+    return _build_slowed_fault(
+        evidence.work,
+        name,
+        slow_rows,
+        (before_ns / after_ns)[stage_of_row],
+        (float(before_ns[largest]), float(after_ns[largest])),
+    )
+
+
+def _build_slowed_fault(
+    work: Work, name: str, slow_rows: Ints, scale: Floats, times_ns: tuple[float, float]
+) -> Fault:
+    """Build the fault of collectives that became slow during the run.
+
+    Args:
+        work: Work table of all ranks.
+        name: Name of the collective kind.
+        slow_rows: Rows of the slow collectives.
+        scale: For each of these rows, the time without the fault as a fraction of its time.
+        times_ns: Transfer times before and after the largest jump.
+    """
+    slow_stages = find_distinct(work.stage[slow_rows]).tolist()
+    all_stages = find_distinct(work.stage[work.role == Role.COLLECTIVE])
+    is_single = len(slow_stages) == 1 and len(all_stages) > 1 and slow_stages[0] != NONE
     return Fault(
         "collective",
         f"collective-{name}",
-        rows[is_slow],
-        np.full(int(is_slow.sum()), before_ns / after_ns),
-        stage=slow_stages[0] if is_single and slow_stages[0] != NONE else None,
-        iterations=tuple(iterations[iterations >= since].tolist()),
-        phases=(("before ms", before_ns / 1e6), ("after ms", after_ns / 1e6)),
+        slow_rows,
+        scale,
+        stage=slow_stages[0] if is_single else None,
+        iterations=tuple(find_distinct(work.iteration[slow_rows]).tolist()),
+        phases=(("before ms", times_ns[0] / 1e6), ("after ms", times_ns[1] / 1e6)),
         detail=name,
         lasts=True,
     )

@@ -77,10 +77,9 @@ _MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
-#: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum mean
-#: pause that is reported, as a fraction of an iteration. The framework itself takes 1 to 5 % of an
-#: iteration between two iterations.
-_MIN_PAUSE, _MIN_REPORTED_PAUSE = 0.01, 0.05
+#: Minimum length of a pause between two iterations, as a fraction of an iteration.
+#: Minimum length of the usual pause that counts; the framework's own step takes 1 to 5 %.
+_MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
 #: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
@@ -123,6 +122,11 @@ class Finding:
         return self.is_measured and self.faults[0].detail == "iterations"
 
     @property
+    def fault_names(self) -> frozenset[str]:
+        """Names of the faults."""
+        return frozenset(fault.name for fault in self.faults)
+
+    @property
     def saving_ratio(self) -> float:
         """:attr:`saving_ns` as a fraction of :attr:`length_ns`."""
         return self.saving_ns / max(self.length_ns, 1.0)
@@ -143,9 +147,9 @@ class Diagnosis:
             measured length. Replicas that drift apart make the whole iteration longer than the
             replay. So the measured length is the length of the whole iteration or of its longest
             replica, whichever is closer on average.
-        pause_ratio: Mean time between two iterations during which all ranks are idle, as a fraction
-            of the mean period. The period is the time from the start of one iteration to the start
-            of the next.
+        pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
+            the mean period. The period is the time from the start of one iteration to the start of
+            the next. 0 if no optimizer was recorded, which may run in this time.
     """
 
     findings: tuple[Finding, ...]
@@ -377,7 +381,7 @@ def build_diagnosis(
     single = _find_single_faults(run, scenarios, faultless, baseline)
     findings = [*_find_sets_of_faults(single, faultless, replay, baseline), *single]
     findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
-    pauses = _measure_pauses(run)
+    pauses = _measure_idle_between_iterations(run)
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
     findings.sort(key=lambda finding: -finding.saving_ns)
@@ -389,7 +393,7 @@ def build_diagnosis(
         baseline.length_ns,
         baseline.warm_up,
         min(baseline.missed_ratio, missed_ratio),
-        0.0 if pauses is None else pauses.mean_ratio,
+        0.0 if pauses is None or not _has_optimizer(run.operations) else pauses.mean_ratio,
     )
 
 
@@ -546,20 +550,14 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
     selected: list[Finding] = []
-    names_of_selected: list[set[str]] = []
     for finding in sorted(combined, key=lambda finding: len(finding.faults)):
-        names = {fault.name for fault in finding.faults}
+        names = finding.fault_names
         parts_ns = [saving_ns[name] for name in names]
-        subsets_ns = [
-            part.saving_ns
-            for part, part_names in zip(selected, names_of_selected, strict=True)
-            if part_names < names
-        ]
+        subsets_ns = [part.saving_ns for part in selected if part.fault_names < names]
         gain_ns = finding.saving_ns - max(parts_ns + subsets_ns)
         saves_more = finding.saving_ns > _MIN_SET_RATIO * sum(parts_ns)
         if saves_more and gain_ns > _MIN_SET_GAIN * finding.length_ns:
             selected.append(finding)
-            names_of_selected.append(names)
     return selected
 
 
@@ -728,8 +726,8 @@ class _Pauses:
         return float(self.idle_ns.mean()) / max(self.length_ns, 1.0)
 
 
-def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
-    """Measure the pauses between the iterations of a run, during which all ranks are idle.
+def _measure_idle_between_iterations(run: ReplayedRun) -> _Pauses | None:
+    """Measure the pauses between the iterations of a run, in which all ranks are idle.
 
     ::
 
@@ -753,12 +751,13 @@ def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
 def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterator[Finding]:
     """Yield a finding if all ranks are idle between iterations for a considerable time.
 
-    If no optimizer was recorded, the usual pause may be an optimizer that has no name. So the lower
-    median of all pauses is then subtracted from each pause.
+    The usual pause is the lower median. If it is shorter than 5 % of the mean period, it may be the
+    step of the framework itself. If no optimizer was recorded, it may be an optimizer that has no
+    name. In both cases, the usual pause is subtracted from each pause.
 
-    The pauses are reported under two conditions:
+    The remaining pauses are reported under two conditions:
 
-    - Their mean is at least 5 % of the mean period, which is the time from one start to the next.
+    - Their mean is at least 1 % of the mean period, which is the time from one start to the next.
     - At least two of them are longer than 1 % of the mean period. If there is only one pause, that
       pause must exceed this limit.
 
@@ -767,19 +766,24 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
         pauses: Pauses between the iterations of the run.
     """
     boundaries, pause_ns, length_ns = pauses.boundaries, pauses.idle_ns, pauses.length_ns
-    is_optimizer = mask_phases(run.operations.phase, (Phase.OPTIMIZER,))
-    if not (is_optimizer & (run.operations.has_span == 1)).any():
-        # The usual pause may be an optimizer without a name.
-        pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
+    usual_ns = int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2])
+    if usual_ns < _MIN_USUAL_PAUSE * length_ns or not _has_optimizer(run.operations):
+        pause_ns = np.maximum(pause_ns - usual_ns, 0)
     has_paused = pause_ns > _MIN_PAUSE * length_ns
     saving_ns, error_ns = estimate_mean_saving(pause_ns, has_paused)
     # A single pause, for example for a checkpoint, is not reported.
-    if saving_ns < _MIN_REPORTED_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
+    if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
         return
 
     fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
     n_paused = int(has_paused.sum())
     yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns, is_measured=True)
+
+
+def _has_optimizer(operations: Operations) -> bool:
+    """Return whether any optimizer was recorded."""
+    is_optimizer = mask_phases(operations.phase, (Phase.OPTIMIZER,))
+    return bool((is_optimizer & (operations.has_span == 1)).any())
 
 
 def _build_pause_fault(

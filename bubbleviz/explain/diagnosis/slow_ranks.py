@@ -21,7 +21,7 @@ The norm of the copies is their lower median, because a fault makes work slower 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -84,8 +84,9 @@ def explain_slow_ranks(
     """Find the hosts, replicas and ranks that explain why cells of a run are slow.
 
     In each round, the host or replica with the largest gain (:func:`_measure_gain`) is selected.
-    The rounds end when 4 candidates are selected or no candidate has a positive gain. Then at most
-    8 single ranks follow (:func:`_list_single_ranks`).
+    There are at most 4 rounds, and they end when no candidate has a positive gain. A host or
+    replica that is selected twice gets the product of both factors. Then at most 8 single ranks
+    follow (:func:`_list_single_ranks`).
 
     Args:
         effects: Effects on compute operation times, with the time of each cell.
@@ -96,10 +97,10 @@ def explain_slow_ranks(
         cell_ns: Time of each cell in ns, divided by the factors of the slow hosts and replicas.
     """
     cell_ns = effects.cell_ns.copy()
-    slow_ranks: list[SlowRanks] = []
-    while len(slow_ranks) < _MAX_GROUPS:
+    selected: dict[str, SlowRanks] = {}
+    for _ in range(_MAX_GROUPS):
         is_slow = _mask_slow_cells(effects, cell_ns)
-        candidates = list(_list_candidates(effects, host_of_rank, is_slow))
+        candidates = list(_list_candidates(effects, host_of_rank, cell_ns, is_slow))
         if not candidates:
             break
         factors = [_fit_factor(effects, cell_ns, c.is_member, is_slow) for c in candidates]
@@ -110,10 +111,13 @@ def explain_slow_ranks(
         best = int(np.argmax(gains))
         if gains[best] <= 0.0:
             break
-        slow_ranks.append(_make_slow_group(effects, candidates[best], factors[best]))
         cell_ns = cell_ns / factors[best]
-    slow_ranks.extend(_list_single_ranks(effects, cell_ns))
-    return tuple(slow_ranks), cell_ns
+        found = _make_slow_group(effects, candidates[best], factors[best])
+        if found.name in selected:
+            # Work of another kind became visibly slow only after the first factor was divided out.
+            found = replace(found, factor=found.factor * selected[found.name].factor)
+        selected[found.name] = found
+    return (*selected.values(), *_list_single_ranks(effects, cell_ns)), cell_ns
 
 
 def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
@@ -140,37 +144,71 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
     return np.asarray(is_slow & ~is_remainder, bool)
 
 
-def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
+def _measure_losses(effects: Effects, cell_ns: Floats, is_slow: Bools) -> Floats:
+    """Return the time in ns that each slow cell loses over all iterations, or 0 for other cells.
+
+    Args:
+        effects: Effects on compute operation times.
+        cell_ns: Time of each cell.
+        is_slow: Mask of the slow cells.
+    """
+    n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
+    norm_ns = compute_median_of_others(effects.copies.of_row, cell_ns)
+    return np.where(is_slow, (cell_ns - norm_ns) * n_times, 0.0)
+
+
+def _list_candidates(
+    effects: Effects, host_of_rank: Ints, cell_ns: Floats, is_slow: Bools
+) -> Iterator[_Candidate]:
     """Yield the hosts whose ranks are all slow, then the replicas whose ranks are all slow.
 
-    A rank is slow if at least one of its cells is slow. A host or replica is left out if it has
-    only one rank, or all ranks of the run. Hosts and replicas are sorted by size, largest first,
-    and at most 16 of each are yielded.
+    Hosts and replicas are sorted by the time that they lose, largest first, and at most 4 of each
+    are yielded (:func:`_select_slow_groups`).
 
     Args:
         effects: Effects on compute operation times.
         host_of_rank: Host number of each rank.
+        cell_ns: Time of each cell.
         is_slow: Mask of the slow cells.
     """
     first = effects.computes.cells.first
     rank_of_cell = effects.computes.rank[first]
-    ranks = group_rows(rank_of_cell)
-    is_slow_rank = np.bincount(ranks.of_row, is_slow, minlength=len(ranks)) > 0
+    lost_ns = _measure_losses(effects, cell_ns, is_slow)
     columns = (
         ("host", "host", host_of_rank[rank_of_cell]),
         ("rank", "replica", effects.computes.replica[first]),
     )
-    for kind, name, number_of_cell in columns:
-        number = number_of_cell[ranks.first]
-        groups = group_rows(number)
-        size = np.bincount(groups.of_row, minlength=len(groups))
-        n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
-        is_candidate = (size > 1) & (size < len(ranks)) & (n_slow == size)
-        is_candidate &= number[groups.first] >= 0
-        by_size = sort_rows(-size)
-        for group in by_size[is_candidate[by_size]][:_MAX_CANDIDATES].tolist():
-            of_group = int(number[groups.first[group]])
-            yield _Candidate(kind, f"{name}-{of_group}", number_of_cell == of_group)
+    for kind, name, number in columns:
+        for of_group in _select_slow_groups(number, rank_of_cell, is_slow, lost_ns):
+            yield _Candidate(kind, f"{name}-{of_group}", number == of_group)
+
+
+def _select_slow_groups(
+    number: Ints, rank_of_cell: Ints, is_slow: Bools, lost_ns: Floats
+) -> list[int]:
+    """Return the numbers of the groups whose ranks are all slow, at most 4, largest loss first.
+
+    A rank is slow if at least one of its cells is slow. A group is left out if it has only one
+    rank, or all ranks of the run.
+
+    Args:
+        number: Host or replica of each cell, or -1 if unknown.
+        rank_of_cell: Rank of each cell.
+        is_slow: Mask of the slow cells.
+        lost_ns: Time that each cell loses.
+    """
+    ranks = group_rows(rank_of_cell)
+    is_slow_rank = np.bincount(ranks.of_row, is_slow, minlength=len(ranks)) > 0
+    lost_of_rank_ns = np.bincount(ranks.of_row, lost_ns, minlength=len(ranks))
+    groups = group_rows(number[ranks.first])
+    size = np.bincount(groups.of_row, minlength=len(groups))
+    n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
+    lost_of_group_ns = np.bincount(groups.of_row, lost_of_rank_ns, minlength=len(groups))
+    number_of_group = number[ranks.first][groups.first]
+    is_slow_group = (size > 1) & (size < len(ranks)) & (n_slow == size) & (number_of_group >= 0)
+    by_loss = sort_rows(-lost_of_group_ns)
+    selected = by_loss[is_slow_group[by_loss]][:_MAX_CANDIDATES]
+    return [int(of_group) for of_group in number_of_group[selected]]
 
 
 def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
@@ -185,7 +223,7 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
 
     - The cell is not a member.
     - Fewer than half of the member cells with the same kind of work are slow.
-    - No other rank does the same work.
+    - No rank outside the group does any of the same work as the members of this kind.
 
     Args:
         effects: Effects on compute operation times.
@@ -195,27 +233,40 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
     """
     kind = effects.computes.kind[effects.computes.cells.first]
     n_kinds = int(kind.max(initial=-1)) + 1
-    ratio = _compare_with_others(effects, cell_ns, is_member)[is_member]
-    members = np.flatnonzero(is_member)
-    is_known = ~np.isnan(ratio)
-    n_members = np.bincount(kind[members], minlength=n_kinds)
-    n_slow = np.bincount(kind[members], is_slow[members], minlength=n_kinds)
-    is_slowed = 2 * n_slow >= np.maximum(n_members, 1)
-
-    factors = np.ones((len(_QUANTILES), n_kinds))
+    factors = _list_factors(effects, cell_ns, is_member, is_slow)
     misfits = np.empty((len(_QUANTILES), n_kinds))
-    for number, quantile in enumerate(_QUANTILES):
-        for slowed in np.flatnonzero(is_slowed).tolist():
-            ratios = np.sort(ratio[is_known & (kind[members] == slowed)])
-            if len(ratios):
-                position = int(np.rint(quantile * (len(ratios) - 1)))
-                factors[number, slowed] = max(float(ratios[position]), 1.0)
-        factor = np.where(is_member, factors[number, kind], 1.0)
-        misfits[number] = np.bincount(
-            kind, _measure_misfit(effects, cell_ns / factor), minlength=n_kinds
-        )
+    for number, factor_of_kind in enumerate(factors):
+        factor = np.where(is_member, factor_of_kind[kind], 1.0)
+        misfit = _measure_misfit(effects, cell_ns / factor)
+        misfits[number] = np.bincount(kind, misfit, minlength=n_kinds)
     best = factors[misfits.argmin(axis=0), np.arange(n_kinds)]
     return np.where(is_member, best[kind], 1.0)
+
+
+def _list_factors(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
+    """Return the factors to try for each kind of work, shape (quantiles, kinds).
+
+    Args:
+        effects: Effects on compute operation times.
+        cell_ns: Time of each cell.
+        is_member: Mask of the member cells.
+        is_slow: Mask of the slow cells.
+    """
+    kind_of_cell = effects.computes.kind[effects.computes.cells.first]
+    n_kinds = int(kind_of_cell.max(initial=-1)) + 1
+    kind, ratio = (
+        column[is_member]
+        for column in (kind_of_cell, _compare_with_others(effects, cell_ns, is_member))
+    )
+    n_members = np.bincount(kind, minlength=n_kinds)
+    n_slow = np.bincount(kind, is_slow[is_member], minlength=n_kinds)
+    factors = np.ones((len(_QUANTILES), n_kinds))
+    for slowed in np.flatnonzero((n_members > 0) & (2 * n_slow >= n_members)).tolist():
+        ratios = np.sort(ratio[~np.isnan(ratio) & (kind == slowed)])
+        if len(ratios):
+            positions = np.rint(np.array(_QUANTILES) * (len(ratios) - 1)).astype(np.int64)
+            factors[:, slowed] = np.maximum(ratios[positions], 1.0)
+    return factors
 
 
 def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: Floats) -> float:
@@ -287,12 +338,10 @@ def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]
         effects: Effects on compute operation times.
         cell_ns: Time of each cell, divided by the factors of slow hosts and replicas.
     """
-    cells = effects.computes.cells
-    rank_of_cell = effects.computes.rank[cells.first]
-    n_times = np.bincount(cells.of_row, minlength=len(cell_ns))
+    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
     is_slow = _mask_slow_cells(effects, cell_ns)
     effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
-    lost_ns = np.where(is_slow, cell_ns * (1 - 1 / effect) * n_times, 0.0)
+    lost_ns = _measure_losses(effects, cell_ns, is_slow)
     for rank in order_by_loss(rank_of_cell, lost_ns)[:_MAX_RANKS]:
         factor = np.where(is_slow & (rank_of_cell == rank), effect, 1.0)
         yield SlowRanks("rank", f"rank-{rank}", (rank,), factor)

@@ -30,6 +30,8 @@ from bubbleviz.model.phases import BACKWARD, Phase
 
 #: Minimum spread of the starts of the last backwards, as a multiple of the spread of their ends.
 _MIN_SPREAD_RATIO = 4.0
+#: Maximum standard deviation of the logarithm of the work of last backwards over iterations.
+_MAX_VARIATION = 0.2
 #: Minimum fraction of the iterations in which ranks wait for each other.
 _MIN_WAITING_ITERATIONS = 0.5
 
@@ -56,11 +58,12 @@ class _LastBackwards(Table):
 def insert_barriers(run: ReplayedRun) -> ReplayedRun:
     """Add a collective of all ranks at the end of each iteration, if it was not recorded.
 
-    The run is returned unchanged unless its ranks are data-parallel and wait for each other. Three
+    The run is returned unchanged unless its ranks are data-parallel and wait for each other. These
     conditions show this:
 
     - There are several ranks, all on one host and in one stage, and no collective was recorded.
-    - Every rank has a backward in every averaged iteration.
+    - Every rank has a backward in each averaged iteration in which any rank has one.
+    - The work of the last backwards is about the same in all iterations.
     - In at least half of these iterations, the last backwards start at least four times as far
       apart as they end.
 
@@ -76,10 +79,12 @@ def insert_barriers(run: ReplayedRun) -> ReplayedRun:
     n_iterations = len(iterations)
     if not n_iterations or len(last) != n_iterations * len(run.ranks):
         return run
-    if not _wait_for_each_other(last):
+    if not _end_together(last):
         return run
 
     own_ns = _estimate_own_times(run, last)
+    if own_ns is None:
+        return run
     own_end_ns = last.start_ns + np.rint(own_ns).astype(np.int64)
     operations = _cut_operations(run.operations, last, own_end_ns)
     return replace(run, operations=operations, collectives=_make_barriers(run, last, own_end_ns))
@@ -103,7 +108,7 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
     )
 
 
-def _wait_for_each_other(last: _LastBackwards) -> bool:
+def _end_together(last: _LastBackwards) -> bool:
     """Return whether ranks seem to wait for each other in their last backwards.
 
     Ranks seem to wait if, in at least half of the iterations, the starts of the last backwards are
@@ -118,34 +123,40 @@ def _wait_for_each_other(last: _LastBackwards) -> bool:
     return bool(is_waiting.mean() >= _MIN_WAITING_ITERATIONS)
 
 
-def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
+def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats | None:
     """Estimate how long each last backward computed, without waiting, in ns.
 
-    The ranks of an iteration are assumed to compute equally long, scaled by their pace
-    (:func:`_measure_paces`). So the result is the smallest ``length / pace`` in the iteration times
-    the rank's pace. The result is at most the measured length.
+    The rank whose last backward starts last waits least, so its length is the norm of the
+    iteration. The other ranks are assumed to compute equally long, scaled by their pace
+    (:func:`_measure_forward_paces`), and at most as long as measured.
 
     Args:
         run: The replayed run.
         last: The last backwards.
+
+    Returns:
+        One time per last backward. None if the norms of the iterations differ by more than
+        ``_MAX_VARIATION``, because the work of iterations or ranks then varies.
     """
     length_ns = (last.end_ns - last.start_ns).astype(np.float64)
-    pace = _measure_paces(run)[last.rank]
+    pace = _measure_forward_paces(run)[last.rank]
     iterations = group_rows(last.iteration)
-    order = sort_rows(iterations.of_row, length_ns / pace)
-    least = order[find_first_rows(iterations.of_row[order], np.arange(len(order)))]
-    own_ns = (length_ns / pace)[least][iterations.of_row] * pace
-    return np.asarray(np.minimum(own_ns, length_ns), np.float64)
+    latest = find_first_rows(iterations.of_row, -last.start_ns)
+    norm_ns = np.maximum((length_ns / pace)[latest], 1.0)
+    if float(np.log(norm_ns).std()) > _MAX_VARIATION:
+        return None
+    return np.asarray(np.minimum(norm_ns[iterations.of_row] * pace, length_ns), np.float64)
 
 
-def _measure_paces(run: ReplayedRun) -> Floats:
+def _measure_forward_paces(run: ReplayedRun) -> Floats:
     """Return the pace of each rank: its median forward time, relative to the median over all ranks.
 
     All paces are 1 if any rank has no forward.
     """
     operations = run.operations
     is_forward = mask_phases(operations.phase, (Phase.F,)) & (operations.has_span == 1)
-    rows = np.flatnonzero(is_forward)
+    is_averaged = np.append(run.averaged, False)[operations.iteration]
+    rows = np.flatnonzero(is_forward & is_averaged & (operations.iteration >= 0))
     length_ns = (operations.end_ns - operations.start_ns)[rows].astype(np.float64)
     n_ranks = len(run.ranks)
     median_rows = find_median_rows(operations.rank[rows], n_ranks, length_ns)

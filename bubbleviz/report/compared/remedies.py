@@ -242,7 +242,11 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
     """
     name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(repeated.measure).get(name)
-    if last is None or not _is_remedied(advice.kind, first, last):
+    # Times before and after an onset are both in ms; the fault is their difference.
+    before = dict(advice.measure).get("before ms")
+    if before is None:
+        before = 0.0 if advice.kind in _ZERO_BASED else 1.0
+    if last is None or not _is_remedied(advice.kind, first, before, last):
         if repeated.saving_ratio is None:
             cost = "it is still advised"
         else:
@@ -258,17 +262,19 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
     return True, f"{name or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
 
 
-def _is_remedied(kind: str, first: float, last: float) -> bool:
+def _is_remedied(kind: str, first: float, usual: float, last: float) -> bool:
     """Return whether a measure improved by more than noise.
 
     Args:
-        kind: The kind of advice.
-        first: The earlier run's measure: a count, a fraction, or a multiple of the usual time.
-        last: The later run's measure.
+        kind: Kind of the advice.
+        first: The measure in the earlier run: a count, a fraction, a time, or a multiple of the
+            usual time.
+        usual: The measure without the fault.
+        last: The measure in the later run.
     """
     if kind in _MORE_IS_BETTER:
         return last > (1 + _NOISE) * first
-    return _is_better(first, first if kind in _ZERO_BASED else first - 1, last)
+    return _is_better(first, first - usual, last)
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:

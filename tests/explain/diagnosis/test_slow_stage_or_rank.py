@@ -15,16 +15,16 @@ JOB = Job(replicas=1, noise=0.002, stage={2: 1.5})
 
 
 @pytest.mark.parametrize(
-    ("n_kernels", "action", "reason"),
+    ("n_kernels", "is_ambiguous", "reason"),
     [
-        ({}, "or find out why", "If stage 2 has no more layers than the others, its GPU is slow"),
-        ({2: 9}, "or find out why", "as many kernels as the other stages"),
-        ({2: 13}, "", "more kernels, so it has more layers"),
-        ({2: 10}, "or find out why", "If stage 2 has no more layers than the others"),
+        ({}, True, "If stage 2 has no more layers than the others, its GPU is slow"),
+        ({2: 9}, True, "as many kernels as the other stages"),
+        ({2: 13}, False, "more kernels, so it has more layers"),
+        ({2: 10}, True, "If stage 2 has no more layers than the others"),
     ],
 )
 def test_both_explanations_are_named_unless_kernels_decide(
-    n_kernels: dict[int, int], action: str, reason: str, tmp_path: Path
+    n_kernels: dict[int, int], is_ambiguous: bool, reason: str, tmp_path: Path
 ) -> None:
     job = simulate_job(JOB)
     for row in job.rows:
@@ -36,7 +36,7 @@ def test_both_explanations_are_named_unless_kernels_decide(
     assert first.kind == "stage"
     assert first.ranks == (2,)
     assert first.action.startswith("Move layers off stage 2")
-    assert ("or find out why" in first.action) == bool(action)
+    assert ("or find out why" in first.action) == is_ambiguous
     assert reason in first.text
 
 
@@ -45,3 +45,20 @@ def test_copies_of_a_stage_show_that_it_has_too_many_layers(tmp_path: Path) -> N
     first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
 
     assert first.action == "Move layers off stage 2"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "is_last"),
+    [("1f1b", 3, True), ("1f1b", 2, False), ("zb-v", 0, True), ("zb-v", 3, False)],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_output_layer_is_named_for_the_stage_that_runs_it(
+    schedule: str, stage: int, is_last: bool, replicas: int, tmp_path: Path
+) -> None:
+    """In a V-shaped schedule, the last chunk is on the first stage."""
+    job = Job(schedule=schedule, replicas=replicas, noise=0.002, stage={stage: 1.5})
+    path = simulate_job(job).written(tmp_path / "operations.csv")
+    first = write_all_advice(bubbleviz.analyze(path))[0]
+
+    assert first.kind == "stage"
+    assert ("also runs the output layer and the loss" in first.text) == is_last

@@ -111,6 +111,7 @@ def test_a_slow_rank_is_named_with_what_the_others_lose(tmp_path: Path) -> None:
 def test_ranks_that_only_synchronize_need_no_advice(microbatches: int, tmp_path: Path) -> None:
     advice = Training(microbatches=microbatches).advise(tmp_path)
 
+    assert not [entry for entry in advice if entry.saving_ratio is None]
     assert not [entry for entry in advice if (entry.saving_ratio or 0) > 0.01]
 
 
