@@ -35,20 +35,20 @@ class Pattern:
         glob: SQLite GLOB used as a prefilter. The GLOB must match every name that ``regex``
             matches, and may match other names too.
         regex: Regex for the bare name, with named groups.
-        phase: Phase of all matching names. None if the regex group ``phase`` captures the phase, or
-            if the names have no phase.
-        phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Other
-            captured texts must be phase labels, such as ``F``.
+        phase: Phase of all matching names, or None if the regex group ``phase`` captures the phase
+            or the names have no phase.
+        phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Any
+            other captured text must be a phase label, such as ``F``.
         by_order: Whether a matching range that contains both a forward and a backward is an
-            iteration. These iterations are numbered in time order.
-        post_validation: Whether the range is optimizer work of the previous iteration.
+            iteration. Such iterations are numbered in chronological order.
+        post_validation: Whether the range is optimizer work that belongs to the previous iteration.
         receives: Whether communication with this name waits for a peer's data. If None, the phase
             decides.
         part: Whether a matching range is only one part of an operation, such as one layer of a
             forward. Consecutive ranges of the same phase are joined into one operation.
-        stands_in: Whether a matching range is only used as an operation if no other convention
-            names complete operations. Otherwise, the range may be nested in a range of the other
-            convention.
+        stands_in: Whether a matching range counts as an operation only if no other convention names
+            complete operations. If another convention does, the range may be nested inside a range
+            of that convention.
     """
 
     glob: str
@@ -63,17 +63,17 @@ class Pattern:
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
-        """The regex, compiled on first use."""
+        """The compiled regex, which is compiled on first use."""
         return re.compile(self.regex)
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """Names of the groups in the regex."""
+        """Names of the regex groups."""
         return frozenset(_GROUP.findall(self.regex))
 
 
 #: The result of matching a range name: the pattern, the phase or None, and the numbers in the name.
-#: There is one number per group in :data:`NUMBER_GROUPS`, or -1 if the name lacks the number.
+#: There is one number per group in :data:`NUMBER_GROUPS`, which is -1 if the name lacks the number.
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
@@ -86,7 +86,7 @@ class Convention:
         patterns: Patterns, tried in order. The first pattern that matches wins.
         summary: One-line description of the convention.
         source: Reference to the code or document that defines the names.
-        domain: NVTX domain that some tools prepend to the names, such as ``TSL``, or "".
+        domain: NVTX domain that some tools prepend to names, such as ``TSL``, or "".
         examples: Names that the patterns must match.
         counter_examples: Names that the patterns must not match.
         communication: User-supplied regexes for more communication kernels.
@@ -113,7 +113,7 @@ class Convention:
 
     @cached_property
     def match_cache(self) -> dict[str, NameMatch | None]:
-        """Cache of the match of each name, or None for names that no pattern matches.
+        """Cache that maps names to their matches, or to None if no pattern matches.
 
         :mod:`bubbleviz.conventions.range_names` fills the cache. Caching pays off because the
         profiles of one run share most of their names.
@@ -134,7 +134,7 @@ class Convention:
 
         - Its regex has the group ``iteration``.
         - It has neither a fixed phase nor the group ``phase``.
-        - It does not number iterations in time order.
+        - It does not number iterations in chronological order.
         """
         patterns = (
             p

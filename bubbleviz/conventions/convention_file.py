@@ -18,23 +18,24 @@ rejected if its patterns miss one of its examples or match one of its counter-ex
     phase = "F"                             # or a group (?P<phase>...), with [pattern.phases]
 
 The named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank, tokens``. A range
-that fuses two operations also has ``second_microbatch, second_chunk, second_stage`` and
-``second_tokens``. ``tokens`` is the number of tokens that the operation processes;
-``second_tokens`` is added to it. A pattern with the group ``iteration`` and no phase marks
+that fuses two operations can also have ``second_microbatch, second_chunk, second_stage`` and
+``second_tokens``. ``tokens`` is the number of tokens that the operation processes, and
+``second_tokens`` is added to that number. A pattern with the group ``iteration`` and no phase marks
 iterations. With ``iteration = "by order"``, a matching range that contains both a forward and a
-backward is an iteration. Iterations found this way are numbered in time order on each thread.
+backward is an iteration. Iterations found this way are numbered in chronological order on each
+thread.
 
-- ``post_validation = true``: The range is optimizer work of the previous iteration.
-- ``receives = false`` (or ``true``): Says whether a communication range waits for a peer's data.
-  By default, this is decided by the phase of the range.
+- ``post_validation = true``: The range is optimizer work that belongs to the previous iteration.
+- ``receives = false`` (or ``true``): Says whether a communication range waits for a peer's data. By
+  default, the phase of the range decides.
 - ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
   phase are joined into one operation.
-- ``stands_in = true``: The range is only used as an operation if no other convention names complete
-  operations. Otherwise, it may be nested in a range of the other convention.
+- ``stands_in = true``: The range counts as an operation only if no other convention names complete
+  operations. If another convention does, the range may be nested inside a range of that convention.
 
 ``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
-threads. A file may contain just these two lists. The range names are then recognized by the
-built-in conventions.
+threads. A file may contain only ``communication`` and ``helper_threads``. The range names are then
+recognized by the built-in conventions.
 
 ``explicit = true`` at the top level marks names written for bubbleviz. If explicit names mark
 forwards or backwards, all other recognized conventions are ignored.
@@ -81,7 +82,7 @@ def built_in() -> Mapping[str, Convention]:
     """Return the built-in conventions, keyed by name and sorted by name.
 
     Raises:
-        UsageError: A built-in file is invalid, which is a bug in this package.
+        UsageError: A built-in file is invalid, which means that this package has a bug.
     """
     conventions = [
         parse_convention(entry.read_text(encoding="utf-8"), entry.name, is_trusted=True)
@@ -126,7 +127,7 @@ def find_conventions(names_or_paths: str | Path | Sequence[str | Path]) -> tuple
 
 
 def collect_kinds(conventions: Sequence[Convention]) -> Kinds:
-    """Return the built-in kernel and thread lists, extended by the regexes of the conventions."""
+    """Return the built-in kernel and thread lists, extended by the regexes in the conventions."""
     kinds = default_kinds()
     for convention in conventions:
         kinds = kinds.add_regexes(convention.communication, convention.helper_threads)
@@ -152,7 +153,7 @@ def load_convention(path: str | Path) -> Convention:
 def _check_examples(convention: Convention, source: str) -> None:
     """Check that the patterns match every example and no counter-example.
 
-    If a pattern matches an example, the GLOB of this pattern must match the example too.
+    If a pattern matches an example, the pattern's GLOB must match the example too.
 
     Raises:
         UsageError: No pattern matches an example, a pattern matches a counter-example, or a GLOB
@@ -191,8 +192,8 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
     Args:
         text: Content of the file.
         source: Path of the file, for messages and as the default name.
-        is_trusted: Whether to skip the regex checks of the patterns, to save the time needed to
-            compile the regexes. True for the built-in files, because tests check them.
+        is_trusted: Whether to skip checking the regexes of the patterns, which saves the time
+            needed to compile them. True for the built-in files, because tests check them.
 
     Raises:
         UsageError: The text is not a valid convention. The message names the key.
@@ -229,7 +230,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
 
     Args:
         data: The table.
-        source: Path of the file and number of the pattern, used in messages.
+        source: Path to the file and number of the pattern, used in messages.
         is_trusted: Whether to skip the check of the regex.
 
     Raises:

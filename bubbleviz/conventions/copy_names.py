@@ -22,9 +22,9 @@ _ENDS = re.compile(
 )
 #: Matches the source and target memory in a copy name, such as ``(Pinned -> Device)``.
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
-#: Matches one key and its value in the details that XLA's profiles give for a copy.
+#: Matches one key and its value in the details that XLA profiles give for a copy.
 _DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
-#: Number of leading characters of a name or details text that are parsed.
+#: Number of leading characters of a name or a details text that are parsed.
 _MAX_LENGTH = 200
 _DIRECTIONS = {
     "hd": Direction.HOST_TO_DEVICE,
@@ -56,7 +56,7 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
 
     Returns:
         The direction, the source memory and the target memory, or None if the name starts with
-        "memset" or "fill" in any case. Values that are not in the name are UNKNOWN.
+        "memset" or "fill" in any case. Values missing from the name are UNKNOWN.
     """
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):
@@ -73,7 +73,7 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
 
 
 def read_copy_details(text: str) -> tuple[int, Memory, Memory]:
-    """Parse the size, source memory and target memory of a copy from XLA's details text.
+    """Parse a copy's size, source memory and target memory from XLA's details text.
 
     Args:
         text: Details such as ``kind_src:pinned kind_dst:device size:4 dest:0 async:1``, or "" if

@@ -21,7 +21,7 @@ _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
 #: Matches a set that has the same meaning in DuckDB's GLOB.
 _PORTABLE_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
-#: Pieces that only occur if the last set of a GLOB has no closing bracket.
+#: Pieces that only occur if the last set in a GLOB has no closing bracket.
 _UNCLOSED = {"[", "[]", "[^]"}
 _LETTER_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
@@ -31,17 +31,18 @@ _FOLD_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 @cache
 def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | None]:
-    """Build the SQL parameters with which a query selects the names that match any of the GLOBs.
+    """Build SQL parameters for a query that selects the names matching any of the GLOBs.
 
-    The query tests a cheap GLOB first, and tests a list of GLOBs only for names that match it.
+    The query tests a cheap GLOB first, and tests a list of GLOBs only for names that match the
+    cheap GLOB.
 
     - ``anchored`` is a JSON list of the GLOBs that start with a letter or a set of letters. Names
       must first match ``first_letters``, a GLOB for any name that starts with one of these letters.
     - ``floating_first`` and ``floating_second`` are two of the remaining GLOBs, which the query
-      tests directly. Missing GLOBs are None.
+      tests directly. If there are fewer GLOBs, they are None.
     - ``floating`` is a JSON list of all other GLOBs. Names must first match ``floating_guard``, a
-      GLOB that is at least as permissive as every GLOB in ``floating``. The guard is None if
-      ``floating`` is empty.
+      GLOB that is at least as permissive as every GLOB in ``floating``. ``floating_guard`` is None
+      if ``floating`` is empty.
     """
     letters = {glob: _get_first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
@@ -63,16 +64,15 @@ def _choose_separate_globs(
 ) -> tuple[tuple[str | None, str | None], Sequence[str]]:
     """Choose two GLOBs to test directly, so that one selective guard can cover the other GLOBs.
 
-    The other GLOBs must share some literal text, and the pair is chosen that makes this text
-    longest. If the text has fewer than two characters for every pair, the two least selective GLOBs
-    are chosen: those whose rarest literal character is most frequent in names.
+    The pair is chosen so that the literal text shared by all other GLOBs is as long as possible. If
+    that text has fewer than two characters for every pair, the two least selective GLOBs are
+    chosen: those whose rarest literal character is most frequent in names.
 
     Args:
         floating: GLOBs that do not start with a letter or a set of letters.
 
-    Returns:
-        The chosen pair, filled up with None if there are fewer than two GLOBs, and the remaining
-        GLOBs.
+    Returns: The chosen pair, padded with None if there are fewer than two GLOBs, and the remaining
+    GLOBs.
     """
     if len(floating) <= 2:
         first, second = [*floating, None, None][:2]
@@ -91,7 +91,7 @@ def _choose_separate_globs(
 
 
 def _build_guard(globs: Sequence[str]) -> str:
-    """Return one GLOB, the guard, that matches every text that any of the GLOBs matches.
+    """Return a guard: a single GLOB that matches every text that any of the GLOBs matches.
 
     The guard is ``*text*``, where the text is the longest literal shared by all GLOBs. If the text
     has fewer than two characters and every GLOB has a literal character, the guard is ``*[set]*``,
@@ -105,7 +105,7 @@ def _build_guard(globs: Sequence[str]) -> str:
 
 
 def _find_rarest_character(glob: str) -> str:
-    """Return the literal character of a GLOB that is rarest in names, or "" if there is none.
+    """Return the GLOB's literal character that is rarest in names, or "" if there is none.
 
     Brackets, ``^`` and ``-`` are ignored. On ties, the smallest character wins.
     """
@@ -159,8 +159,8 @@ def is_glob_match(glob: str, text: str) -> bool:
 
 def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     """Return, for each text, whether it matches at least one of the SQLite GLOBs."""
-    # A search for the longest literal of a GLOB is much cheaper than a match of the whole GLOB.
-    # Searching the joined texts once rules out most GLOBs.
+    # Searching for a GLOB's longest literal is much cheaper than matching the whole GLOB.
+    # A single search through the joined texts rules out most GLOBs.
     texts = list(texts)
     joined_texts = "\n".join(texts)
     longest_parts = {glob: max(_WILDCARD.split(glob), key=len) for glob in globs}
@@ -175,9 +175,9 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
     @cache
     def get_candidates(first_letter: str) -> list[tuple[str, re.Pattern[str]]]:
-        """Return the candidate GLOBs that can match a text with this first letter.
+        """Return the candidate GLOBs that can match a text starting with this letter.
 
-        Each entry is the longest literal of a GLOB and its regex.
+        Each entry consists of a GLOB's longest literal and its regex.
         """
         return [
             (part, _build_regex(glob))
@@ -192,7 +192,7 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
 
 class NameShapes:
-    """Matches names against GLOBs. Names that differ only in their digits are matched only once.
+    """Matches names against GLOBs. Names that differ only in their digits are matched just once.
 
     Names that differ only in their digits share a *shape*. Deeply nested ranges have many names but
     few shapes, so matching shapes is much faster than matching names.
@@ -225,20 +225,20 @@ class NameShapes:
         return is_match
 
     def get_texts(self, name_ids: Ints) -> list[str]:
-        """Return the names with these indices."""
+        """Return the names at these indices."""
         return [self._names[number] for number in name_ids.tolist()]
 
 
 @dataclass
 class PackedNames:
-    """Range names stored as encoded bytes, because few of them are ever needed as text.
+    """Range names, stored as encoded bytes because few of them are ever needed as text.
 
-    Every added row gets the next id, whether it has a name or not.
+    Every added row gets the next id, whether or not it has a name.
 
     Attributes:
         n_ids: Number of ids assigned so far.
-        packed: Batches of ASCII names. Each batch is a tuple (id of its first row, byte offsets of
-            its names, concatenated names). There is one offset per row, plus the end of the last
+        packed: Batches of ASCII names. Each batch is a tuple (id of the first row, byte offsets of
+            the names, concatenated names). There is one offset per row, plus the end of the last
             name.
         unpacked: Batches of names stored as text. Each batch is a tuple (ids in ascending order,
             names).
@@ -264,7 +264,7 @@ class PackedNames:
             packed: The concatenated packed names.
             unpacked_rows: Rows whose names are passed as text, in ascending order.
             unpacked: Names of the rows in ``unpacked_rows``.
-            requested_rows: Rows of this batch to return the ids of, or -1 for no row.
+            requested_rows: Rows of this batch whose ids are returned, or -1 for no row.
 
         Returns:
             One id per requested row, or -1 if the requested row is -1 or has no name.
@@ -286,7 +286,7 @@ class PackedNames:
             texts = (packed[at:to].decode() for at, to in itertools.pairwise(offsets.tolist()))
             is_match[first_id : first_id + n_rows] = match_any_glob(globs, texts)
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        # An id should occur only once. If an id occurs twice, the first of its names wins.
+        # An id should occur only once. If an id occurs twice, its first name wins.
         is_match[unpacked_ids[::-1]] = unpacked_names.match_globs(globs)[::-1]
         return is_match
 
@@ -328,7 +328,7 @@ class PackedNames:
 
 
 def convert_to_duckdb(glob: str) -> str | None:
-    """Convert an SQLite GLOB to a DuckDB GLOB that matches at least the same texts.
+    """Convert an SQLite GLOB to a DuckDB GLOB that matches at least as many texts.
 
     The DuckDB GLOB may match more texts, because the two dialects differ in their sets, escapes and
     treatment of non-ASCII characters.
@@ -344,7 +344,7 @@ def convert_to_duckdb(glob: str) -> str | None:
 
 
 def _convert_piece(piece: str) -> str:
-    """Return a set or character of a GLOB unchanged if it is the same in DuckDB, else ``?*``."""
+    """Return a set or character of a GLOB unchanged if DuckDB treats it the same, else ``?*``."""
     is_set = piece[0] == "["
     is_same = _PORTABLE_SET.fullmatch(piece) if is_set else piece not in ("?", "\\")
     return piece if is_same else "?*"

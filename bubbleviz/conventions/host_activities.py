@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import truncate_for_matching
 
-#: Names of the activities that are inferred from evidence other than a range or call name.
+#: Names of activities that are inferred from evidence other than a range or call name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
 MIGRATION, UNRECORDED = "page migration", "work not recorded"
@@ -21,7 +21,7 @@ BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
 WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
-#: Prefix of the activity name for ranges that match no listed activity, as in ``host: NAME``.
+#: Prefix of the activity name used for ranges that match no listed activity, as in ``host: NAME``.
 HOST = "host: "
 #: Strengths of activities, in descending order.
 #: ``WHOLE`` covers everything inside it, and ``KNOWN`` has a listed name.
@@ -30,7 +30,7 @@ WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
 _DIGITS = re.compile(r"\d+")
-#: Maximum number of characters of a range name that go into an activity name.
+#: Maximum number of characters from a range name that go into an activity name.
 _MAX_NAME_LENGTH = 60
 
 
@@ -40,11 +40,11 @@ class Activity:
 
     Attributes:
         name: Display name.
-        strength: Precedence of the activity, see ``WHOLE`` to ``FRAME``. If several ranges and
+        strength: Precedence of the activity, from ``WHOLE`` to ``FRAME``. If several ranges and
             calls cover an instant, the one with the highest strength wins. On ties, the innermost
             range or call wins.
         meaning: Short description of the activity.
-        advice: Advice on how to reduce the time of the activity.
+        advice: Advice on how to reduce the time spent in the activity.
         match: Regexes that are searched for anywhere in a name, ignoring case.
     """
 
@@ -61,8 +61,8 @@ class ActivityList:
 
     Attributes:
         activities: The activities, in matching order.
-        cache: Maps each name that was already classified to the name and strength of its activity.
-            See :meth:`copy`.
+        cache: Maps each name that has been classified to its activity's name and strength. See
+            :meth:`copy`.
     """
 
     activities: tuple[Activity, ...]
@@ -71,8 +71,8 @@ class ActivityList:
     def find(self, name: str) -> Activity | None:
         """Return the activity with this name, or None if the list has no such activity.
 
-        If several activities share the name, the first one that has a meaning wins. If none has
-        one, the first one wins. Names such as ``host: NAME`` are never listed.
+        If several activities share the name, the first one with a meaning wins. If none of them has
+        a meaning, the first one wins. Names such as ``host: NAME`` are never listed.
         """
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)

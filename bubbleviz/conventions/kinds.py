@@ -14,7 +14,7 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import truncate_for_matching
 
-#: Matches the qualifiers and the return type before the name of a kernel.
+#: Matches the qualifiers and the return type that precede a kernel name.
 _RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
 #: Matches generic names, such as ``kernel``, whose template arguments describe the kernel.
 _GENERIC_NAME = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
@@ -36,12 +36,12 @@ class Kinds:
     """Lists of regexes for kernel and thread names, searched anywhere in a name, ignoring case.
 
     Attributes:
-        communication: Regexes of communication kernels, matched against demangled names.
-        candidates: Regexes of kernels whose names look like communication, matched against names
+        communication: Regexes for communication kernels, matched against demangled names.
+        candidates: Regexes for kernels whose names look like communication, matched against names
             without arguments.
-        compute: Regexes of compute kernels, including kernels whose names look like communication.
-        receives: Regexes of communication kernels that wait for the data of one peer.
-        point_to_point: Regexes of communication kernels that send data from one rank to another.
+        compute: Regexes for compute kernels, including kernels whose names look like communication.
+        receives: Regexes for communication kernels that wait for data from one peer.
+        point_to_point: Regexes for communication kernels that send data from one rank to another.
         collective_kinds: Pairs (NCCL's name of a collective, regex for its kernels).
         helper_threads: Regexes of threads that never launch backward passes.
         added_communication: The regexes in ``communication`` that the user added.
@@ -57,7 +57,7 @@ class Kinds:
     added_communication: tuple[str, ...] = ()
 
     def add_regexes(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
-        """Return a copy with the user's regexes appended to the lists."""
+        """Return a copy in which the user's regexes are appended to the lists."""
         return replace(
             self,
             communication=(*self.communication, *communication),
@@ -68,7 +68,7 @@ class Kinds:
 
 @cache
 def default_kinds() -> Kinds:
-    """Return the regex lists of ``kinds.toml``."""
+    """Return the regex lists from ``kinds.toml``."""
     lists = {kind: tuple(names) for kind, names in _load_kinds().items() if isinstance(names, list)}
     return Kinds(**lists, collective_kinds=tuple(_load_kinds()["collective_kinds"].items()))
 
@@ -81,7 +81,7 @@ def _load_kinds() -> Mapping[str, Any]:
 def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return a mask of the names in which at least one of the regexes is found, ignoring case.
 
-    Long names are truncated first, see :func:`~bubbleviz.model.texts.truncate_for_matching`.
+    Long names are truncated first; see :func:`~bubbleviz.model.texts.truncate_for_matching`.
     """
     any_of = combine_regexes(regexes)
     return np.array([_is_found(any_of, truncate_for_matching(name)) for name in names], bool)
@@ -89,12 +89,12 @@ def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
 
 @lru_cache(maxsize=1 << 15)
 def _is_found(regex: re.Pattern[str], text: str) -> bool:
-    """Return whether a regex is found in a text. The cache helps because analyses repeat names."""
+    """Return whether a regex is found in a text. Caching helps because analyses repeat names."""
     return regex.search(text) is not None
 
 
 def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
-    """Combine regexes into one case-insensitive regex. If there are none, it never matches."""
+    """Combine regexes into one case-insensitive regex, which never matches if there are none."""
     return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 
@@ -142,7 +142,7 @@ def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """
     classes = np.full(len(names), "other", object)
     is_classed = np.zeros(len(names), bool)
-    # Names with template arguments are long, so they are searched only if needed.
+    # Names with template arguments are long, so they are only searched if needed.
     for part_of in (_select_deciding_part, str):
         for kernel_class, regex in _load_kinds()["kernel_classes"].items():
             rows = np.flatnonzero(~is_classed)
@@ -159,7 +159,7 @@ def is_nccl(kernel: str) -> bool:
 
 
 def trim_signature(name: str) -> str:
-    """Return a kernel name without return type, arguments and anonymous namespaces.
+    """Return a kernel name without its return type, arguments and anonymous namespaces.
 
     Everything from the first ``<`` or ``(`` is dropped. Long names are truncated first.
     """
@@ -170,8 +170,8 @@ def trim_signature(name: str) -> str:
 def _select_deciding_part(name: str) -> str:
     """Return the part of a kernel name that determines the kernel's class.
 
-    This is the name without arguments. For wrapper kernels, whose template arguments name the real
-    function, it is the complete name.
+    Usually, this part is the name without arguments. For wrapper kernels, whose template arguments
+    name the real function, it is the complete name.
     """
     plain = trim_signature(name)
     return name if _WRAPPER.search(plain) else plain
@@ -229,12 +229,13 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 #: Matches affixes of PyTorch's names in ProcessGroupNCCL.cpp that only say how a call was made.
 _CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
-#: Matches a range of PyTorch (``nccl:send 0->1``) or NCCL around the launch of an NCCL operation.
+#: Matches a range that PyTorch (``nccl:send 0->1``) or NCCL opens around the launch of an NCCL
+#: operation.
 #: NCCL's ranges are needed only for operations whose kernels are named like sends and receives.
 _LAUNCH_RANGE = re.compile(
     r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)"
 )
-#: GLOBs that match at least the names that ``_LAUNCH_RANGE`` matches.
+#: GLOBs that match at least all names that ``_LAUNCH_RANGE`` matches.
 OPERATION_GLOBS = ("nccl:*", "ncclAll[Tt]oAll*", "ncclGather*", "ncclScatter*")
 _NCCL_SPELLING = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
 

@@ -1,4 +1,4 @@
-"""Finds the layer of a model that a range name belongs to, using ``layer_names.toml``."""
+"""Finds the model layer that a range name refers to, using ``layer_names.toml``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class LayerName:
 
 
 def parse_layer_name(name: str) -> LayerName | None:
-    """Return the layer that a range name belongs to, or None if it is not the name of a layer.
+    """Return the layer that a range name refers to, or None if the name is not a layer name.
 
     The first pattern that matches wins. Names longer than 200 characters are not matched. The layer
-    number is -1 if the pattern captures no number, or one with more than six digits.
+    number is -1 if the pattern captures no number or a number with more than six digits.
     """
     text = bare_name(name)
     if len(text) > _MAX_LENGTH:
@@ -62,7 +62,7 @@ def get_layer_globs() -> tuple[str, ...]:
 
 
 def has_layer_names(names: Collection[str]) -> bool:
-    """Return whether any of the names is the name of a layer."""
+    """Return whether any of the names is a layer name."""
     fits = match_any_glob(get_layer_globs(), names)
     return any(parse_layer_name(name) for name, fit in zip(names, fits, strict=True) if fit)
 
@@ -92,7 +92,7 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def count_shapes(counts: Mapping[str, int], max_shapes: int) -> tuple[tuple[str, int], ...]:
-    """Replace each number in the names by ``#`` and count the resulting shapes.
+    """Replace each number in the names with ``#``, and count the resulting shapes.
 
     Args:
         counts: Number of ranges per name.

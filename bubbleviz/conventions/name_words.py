@@ -1,4 +1,4 @@
-"""Drafts naming conventions by guessing from the words and numbers in unrecognized range names.
+"""Drafts naming conventions by interpreting the words and numbers in unrecognized range names.
 
 ``name_words.toml`` lists words for phases (``fwd``, ``wgrad``) and words before numbers (``mb``,
 ``chunk``). Names that differ only in their numbers form a *shape*. A draft is a convention file
@@ -35,7 +35,7 @@ def _load_words() -> dict[str, Any]:
 
 
 def _build_regex(text: str) -> re.Pattern[str]:
-    """Compile a regex of ``name_words.toml``, replacing each ``<name>`` by a shared regex."""
+    """Compile a regex from ``name_words.toml``, replacing each ``<name>`` with a shared regex."""
     for name, shared in _load_words()["shared"].items():
         text = text.replace(f"<{name}>", shared)
     return re.compile(text)
@@ -45,7 +45,7 @@ def _build_regex(text: str) -> re.Pattern[str]:
 def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
     """Load (word regex, phase) pairs, most specific regex first.
 
-    The phase is None if the words describe ranges around several operations.
+    The phase is None if the words describe ranges that span several operations.
     """
     return [
         (_build_regex(row["match"]), parse_phase_label(row.get("phase", "")))
@@ -55,13 +55,13 @@ def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
 
 @cache
 def _load_number_regexes() -> dict[str, re.Pattern[str]]:
-    """Load the regexes for words before a number, keyed by group, such as ``microbatch``."""
+    """Load the regexes for words that precede a number, keyed by group, such as ``microbatch``."""
     return {group: _build_regex(text) for group, text in _load_words()["numbers"].items()}
 
 
 @cache
 def _get_regex(name: str) -> re.Pattern[str]:
-    """Return the regex with this name from the table ``regexes`` of ``name_words.toml``."""
+    """Return the regex with this name from the table ``regexes`` in ``name_words.toml``."""
     return _build_regex(_load_words()["regexes"][name])
 
 
@@ -82,11 +82,11 @@ class NameShape:
 
     Attributes:
         pieces: Texts before, between and after the numbers.
-        example: The alphabetically first name of this shape.
+        example: The alphabetically first name with this shape.
         count: Number of ranges whose names have this shape.
         has_tail: Whether PyTorch's ``emit_nvtx`` appended a tail to any of the names.
-        n_distinct: For each number, how many different values it has.
-        largest: For each number, its largest value.
+        n_distinct: For each number, how many distinct values it takes.
+        largest: For each number, the largest value it takes.
         is_measure: For each number, whether it is part of a decimal or is followed by a unit. Such
             a number is never an index.
     """
@@ -136,8 +136,8 @@ class NameShape:
     def infer_groups(self, *, batch: str) -> list[str]:
         """Infer the regex group of each number, such as "microbatch", or "" if it needs no group.
 
-        - The words before a number imply its group. If several numbers would get the same group,
-          only the first one gets it.
+        - The words before a number imply the number's group. If several numbers would get the same
+          group, only the first number gets it.
         - If no number is the microbatch, the first number directly after the name of a pass
           (``forward 3``) becomes the microbatch, unless the shape is a part of an operation.
         - All other numbers, such as layer numbers and line numbers, get no group.
@@ -160,15 +160,15 @@ class NameShape:
     def _get_prefix(self, index: int) -> str:
         """Return the text before a number, in lower case.
 
-        If the text follows another number, an ``x`` is prepended. A letter directly after that
-        number is then not read as a word.
+        If the text follows another number, an ``x`` is prepended, so that a letter directly after
+        that number is not read as a word.
         """
         return "x" * (index > 0) + self.pieces[index].lower()
 
     def _infer_group(self, index: int, batch: str) -> str:
         """Return the group that the words before a number imply, or "" if unknown.
 
-        Measures and part numbers have no group. A number that reaches 10,000 or more cannot be a
+        Measurements and part numbers have no group. A number that reaches 10,000 cannot be a
         microbatch.
         """
         piece = self._get_prefix(index)
@@ -184,10 +184,10 @@ class NameShape:
         return "" if group == "microbatch" and self.largest[index] >= _MICROBATCH_LIMIT else group
 
     def _has_pass_prefix(self, index: int) -> bool:
-        """Return whether a number follows the name of a pass directly and can be a microbatch.
+        """Return whether a number directly follows the name of a pass and can be a microbatch.
 
-        The number must be below 10,000 in all names, must not be a measure or a part number, and
-        must not be followed by a letter.
+        The number must be below 10,000 in all names, must not be a measurement or a part number,
+        and must not be followed by a letter.
         """
         if self.is_part_number(index):
             return False
@@ -202,7 +202,7 @@ class NameShape:
 
 
 def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
-    """Group range names by shape, leaving out names that cannot be operations.
+    """Group range names by shape, omitting names that cannot be operations.
 
     Names of operators and library functions, empty names, and names longer than 100 characters are
     left out.
@@ -235,17 +235,17 @@ def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
 def _build_shape(
     pieces: tuple[str, ...], names: Sequence[str], count: int, *, has_tail: bool
 ) -> NameShape:
-    """Build a shape, and find out which of its numbers are measures, such as the 5 in ``5 ms``.
+    """Build a shape, and find out which of its numbers are measurements, such as the 5 in ``5 ms``.
 
     Args:
         pieces: Texts before, between and after the numbers.
-        names: The names of this shape, without the tail of ``emit_nvtx``.
+        names: The names with this shape, without the tail that ``emit_nvtx`` appends.
         count: Number of ranges whose names have this shape.
         has_tail: Whether ``emit_nvtx`` appended a tail to any of the names.
     """
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     last = len(pieces) - 2
-    # Both numbers around a decimal point are measures. A number before a unit is a measure too.
+    # Both numbers around a decimal point are measurements, and so is a number before a unit.
     has_unit = [
         _get_regex("unit").match(pieces[index + 1]) is not None
         and (index == last or _get_regex("label").match(pieces[index + 1]) is None)
@@ -255,7 +255,7 @@ def _build_shape(
     def is_fraction(index: int) -> bool:
         """Return whether a number after a point is the fractional part of a decimal.
 
-        The number is a fractional part if a unit follows, or if all names match the regex for
+        The number is a fractional part if a unit follows it or all names match the regex for
         decimals.
         """
         integer_starts = (
@@ -286,7 +286,7 @@ def _build_shape(
 _MAX_SHAPES = 12
 #: Maximum number of drafts.
 _MAX_DRAFTS = 10
-#: Possible meanings of consecutive unnamed numbers after the name of a pass, in order.
+#: Possible meanings of consecutive unnamed numbers that follow the name of a pass, in order.
 _NUMBER_ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
@@ -317,10 +317,11 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
     The drafts differ in how they resolve ambiguous names:
 
-    - Ranges of one phase may be nested, such as a trainer's forward around a library's forward.
+    - Ranges with the same phase may be nested, such as a trainer's forward around a library's
+      forward.
     - Consecutive numbers may be microbatch and chunk, or chunk and microbatch.
     - A chunk number without a microbatch number may really be the microbatch.
-    - The number in an iteration mark may be the iteration or the rank.
+    - The number in an iteration name may be the iteration or the rank.
 
     Args:
         counts: Number of ranges per name.
@@ -370,8 +371,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
         if phase is None:
-            # Every analysis reads iteration numbers with all built-in conventions.
-            # A draft therefore needs no pattern for the iteration names of built-in conventions.
+            # Every analysis reads iteration numbers with all built-in conventions, so a draft needs
+            # no pattern for their iteration names.
             marks_iterations = "iteration" in groups
             built_in_meaning = parse_range_names(
                 [shape.example] if marks_iterations else [], *built_in().values()
@@ -386,7 +387,7 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 
 
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
-    """Return what a built-in convention reads from the names of a shape: phase and number groups.
+    """Return the phase and the number groups that a built-in convention reads from a shape's names.
 
     Only patterns for complete forwards and backwards are considered. If several conventions match,
     the alphabetically first convention wins.
@@ -412,9 +413,9 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
     The variants are, in this order:
 
-    1. The inferred meanings. Parts of operations are left out if complete operations have a shape.
-       A number after the word "batch" is the microbatch, or the iteration if the name of an
-       optimizer step contains such a number.
+    1. The inferred meanings. Parts of operations are left out if there are shapes of complete
+       operations. A number after the word "batch" is the microbatch, or the iteration if the name
+       of an optimizer step contains such a number.
     2. Variant 1 with only the groups that all forward and backward shapes share.
     3. Variant 1 in which consecutive numbers are microbatch, chunk and sequence.
     4. Variant 1 in which consecutive numbers are chunk, microbatch and sequence.
@@ -441,8 +442,8 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
     yield _drop_covered_parts(_infer_meanings(shapes, "iteration"))[:_MAX_SHAPES]
     # If the draft reads no microbatch numbers, an analysis numbers the operations in order.
     yield _intersect_groups(outer[:_MAX_SHAPES], excluded="microbatch")
-    # Ranges of one phase may be nested, so keep one shape per phase.
-    # Prefer shapes that have a microbatch number.
+    # Ranges of one phase may be nested, so keep one shape per phase, preferring shapes that have a
+    # microbatch number.
     by_detail = sorted(outer, key=lambda m: "microbatch" not in m.groups)
     yield _intersect_groups(list({m.phase: m for m in reversed(by_detail)}.values())[::-1])
     yield [m for m in outer if m.phase is not None][:_MAX_SHAPES]
@@ -450,7 +451,7 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
 
 def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Drop the shapes of operation parts if their phase also has a shape of complete operations."""
+    """Drop shapes of operation parts if their phase also has a shape of complete operations."""
     complete_phases = {m.phase for m in meanings if m.is_work and not m.part}
     return [m for m in meanings if not (m.part and m.phase in complete_phases)]
 
@@ -458,7 +459,7 @@ def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
 def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> list[ShapeMeaning]:
     """Keep only the groups that all forward and backward shapes share.
 
-    A forward and its backward then have the same numbers, so that they can be paired.
+    Forwards and backwards then have the same numbers, so that they can be paired.
 
     Args:
         meanings: One meaning per shape. Shapes that are neither forward nor backward keep all
@@ -472,11 +473,11 @@ def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> l
 
 
 def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Return a copy of the meaning in which a chunk number becomes the microbatch number.
+    """Return a copy of the meaning in which one chunk number becomes the microbatch number.
 
-    The first chunk number with more than one value is chosen. The meaning is returned unchanged if
-    it already has a microbatch, if no chunk number varies, or if its ranges are not complete
-    forwards or backwards.
+    The first chunk number that takes more than one value is chosen. The meaning is returned
+    unchanged if it already has a microbatch, if no chunk number varies, or if its ranges are not
+    complete forwards or backwards.
     """
     if not meaning.is_work or meaning.part or "microbatch" in meaning.groups:
         return meaning
@@ -495,7 +496,7 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
     - The affected numbers are the microbatch and the numbers after it that have no group, up to the
       next number that has one. Numbers of parts, such as layers, are skipped.
     - Groups in ``order`` that the shape already has are skipped too, except the microbatch.
-    - If there are more numbers than groups, the last numbers get no group.
+    - If there are more numbers than groups, the remaining numbers get no group.
 
     The meaning is returned unchanged if fewer than two numbers are affected, if it has no
     microbatch, or if its ranges are neither forwards nor backwards.
@@ -519,13 +520,13 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
 
 
 def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Let the numbers of a transfer mean the same as the numbers of a similar forward or backward.
+    """Give a transfer's numbers the same meaning as the numbers of a similar forward or backward.
 
     A transfer shape gets the groups of the first forward or backward shape that has the same text
     after its first piece. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean
     the same, although no word in the name of the transfer says which number is the chunk.
 
-    Only transfers and recomputations are changed, and only if they have no group except the
+    Only transfers and recomputations are changed, and only if they have no group other than the
     microbatch. The copied groups must include the microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
@@ -547,7 +548,7 @@ def _format_draft(meanings: Sequence[ShapeMeaning]) -> str:
 def _format_pattern(meaning: ShapeMeaning) -> str:
     """Format the TOML ``[[pattern]]`` table of one shape.
 
-    The table has the keys ``glob`` and ``match``, and if needed ``phase`` and ``part``. Comments
+    The table has the keys ``glob`` and ``match`` and, if needed, ``phase`` and ``part``. Comments
     give the number of ranges and an example.
     """
     shape = meaning.shape
@@ -572,7 +573,7 @@ def _format_pattern(meaning: ShapeMeaning) -> str:
 
 
 def _quote_glob(text: str) -> str:
-    """Return a GLOB that matches this text and nothing else."""
+    """Return a GLOB that matches exactly this text."""
     return re.sub(r"([*?\[])", r"[\1]", text)
 
 
@@ -584,12 +585,12 @@ def _quote_toml(text: str) -> str:
 
 
 def _quote_character(character: str) -> str:
-    """Return a character as it appears in a basic TOML string, escaped if needed."""
+    """Return a character as written in a basic TOML string, escaped if needed."""
     if character in '\\"':
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _quote_regex(text: str) -> str:
-    """Return a regex that matches this text and nothing else. Blanks are not escaped."""
+    """Return a regex that matches exactly this text. Spaces are not escaped."""
     return re.escape(text).replace("\\ ", " ")

@@ -1,4 +1,4 @@
-"""Parses range names into phases, microbatches and other numbers, as conventions define them."""
+"""Parses range names into phases, microbatches and other numbers, as defined by conventions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NameMeanings(Table):
-    """Meanings of distinct range names, one row per name.
+    """The meanings of distinct range names, one row per name.
 
-    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the range is no operation,
-    although it may still mark an iteration. ``convention`` is the index of the convention that
+    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the range is not an
+    operation. It may still mark an iteration. ``convention`` is the index of the convention that
     matched the name, or -1 if none did.
     """
 
@@ -60,9 +60,9 @@ class NameMeanings(Table):
 
     @property
     def all_tokens(self) -> Ints:
-        """Number of tokens in each name, or -1 if the name contains no number of tokens.
+        """Token count given in each name, or -1 if the name gives no token count.
 
-        The tokens of both microbatches of a fused range are added.
+        For a fused range, the tokens of both microbatches are added up.
         """
         return np.where(self.tokens >= 0, self.tokens + np.maximum(self.second_tokens, 0), NONE)
 
@@ -95,7 +95,7 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
-    # If a fused range numbers only its second operation, store its numbers as the first numbers.
+    # If only the second operation of a fused range has numbers, store them as the first numbers.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
     flag_columns = {}
@@ -153,7 +153,7 @@ def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
 
 
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the names that a convention may match, in the given order, without trying any regex.
+    """Return the names that a convention may match, in the given order, without testing any regex.
 
     For names in the cache, the cached result decides. All other names are matched against the GLOBs
     of the convention. If a name matches no GLOB, it is added to the cache as unmatched.
@@ -183,7 +183,7 @@ def match_name(text: str, convention: Convention) -> NameMatch | None:
         return convention.match_cache[text]
     bare = bare_name(text, convention.domain)
     if len(bare) > MAX_RANGE_NAME:
-        # No framework writes such long names, and their ends may have been cut off.
+        # No framework writes such long names, and the names may have been truncated.
         return None
     matches = ((pattern, pattern.compiled.search(bare)) for pattern in convention.patterns)
     for pattern, match in matches:

@@ -1,4 +1,4 @@
-"""Recognizes which built-in naming conventions the range names of a profile follow."""
+"""Recognizes which built-in naming conventions the range names in a profile follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: A convention is selected if this times its work range count reaches the count of the best one.
+#: A convention is selected if its work range count times this factor reaches the best count.
 _MAX_WORK_RATIO = 10
 #: Assumed maximum number of named parts, such as layers, in a forward or backward.
 _MAX_PARTS = 100
@@ -21,13 +21,13 @@ _MAX_PARTS = 100
 
 @dataclass(frozen=True)
 class ConventionScore:
-    """How many ranges of a profile one convention understands.
+    """How many of a profile's ranges a convention understands.
 
     Attributes:
         convention: The convention.
-        work: Number of work ranges: their phase is F, B, W, BW or FB.
-        complete: Number of work ranges that are complete operations, because they match patterns
-            that are neither ``part`` nor ``stands_in``.
+        work: Number of work ranges, which are ranges whose phase is F, B, W, BW or FB.
+        complete: Number of work ranges that are complete operations, that is, whose patterns are
+            neither ``part`` nor ``stands_in``.
         other: Number of understood ranges that are not work, such as optimizer, communication and
             iteration ranges.
     """
@@ -80,12 +80,12 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
 
     Suppose one convention names complete operations, such as the forward of a microbatch, and
     another convention names parts of operations, such as single layers. The parts are nested inside
-    the operations and would take over their kernels. The second convention therefore loses its
-    patterns for parts.
+    the operations, and would take the kernels away from them. The second convention therefore loses
+    its patterns for parts.
 
     Explicit conventions (written for bubbleviz) replace all other conventions if they name enough
     forward and backward ranges, because the ranges of the framework then repeat the same
-    information. Otherwise explicit conventions are added at the end.
+    information. Otherwise, explicit conventions are added at the end.
 
     Args:
         counts: Number of ranges per name.
@@ -96,9 +96,9 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
 def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Select the conventions that a sample of range names follows, best first.
 
-    Explicit conventions that name enough work ranges replace all other conventions. Otherwise every
-    explicit convention that understands any range is added at the end. The result is empty if no
-    convention names work ranges.
+    Explicit conventions that name enough work ranges replace all other conventions. Otherwise,
+    every explicit convention that understands any range is added at the end. The result is empty if
+    no convention names work ranges.
 
     Args:
         scores: Scores of all candidates, as returned by :func:`score_conventions`.
@@ -112,15 +112,16 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Select the conventions whose patterns match enough work ranges.
 
-    Work ranges are forwards and backwards. Usually, a convention must name at least a tenth as many
-    work ranges as the best convention that names complete operations. Conventions that name
-    complete operations come first. The other conventions lose their ``part`` and ``stands_in``
-    patterns, and are left out if no pattern remains.
+    Conventions that name too few work ranges (forwards and backwards) are left out. There are two
+    cases:
 
-    There is one exception. Complete operations are very rare if every convention that names them
-    has less than a hundredth of the work ranges of the best convention. In this case, a convention
-    must name at least a tenth as many work ranges as the best convention. The selected conventions
-    then keep all their patterns and their order.
+    - If no convention that names complete operations has even a hundredth of the work ranges of the
+      best convention, complete operations are too rare to matter. Every convention with at least a
+      tenth of the best convention's work ranges is selected. Order and patterns do not change.
+    - Otherwise, every convention is selected that has at least a tenth of the work ranges of the
+      best convention that names complete operations. Conventions that name complete operations come
+      first. All other conventions lose their ``part`` and ``stands_in`` patterns, and are dropped
+      if no pattern remains.
 
     Args:
         scores: Scores of the conventions that name any work ranges, in descending order.
@@ -142,7 +143,7 @@ def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...
     """Return groups of conventions to try in order until a group finds forwards or backwards.
 
     The first group contains all candidates. Each further group is a single built-in convention,
-    which may find ranges that are too rare to occur in the sample. Trying single conventions is
+    which may find ranges that are too rare to occur in the sample. Trying conventions one by one is
     cheaper than trying one large group, because every GLOB in a group is matched against every
     name.
 

@@ -13,7 +13,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import to_one_line
 
-# In the standard library since Python 3.11.
+# Part of the standard library since Python 3.11.
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -21,13 +21,13 @@ else:
 
 #: Maximum size of a file in bytes. No hand-written list of names is larger.
 _MAX_BYTES = 1 << 22
-#: Maximum number of dots per line. Parsing a dotted key takes quadratic time in its dots.
+#: Maximum number of dots per line. The time to parse a dotted key is quadratic in its dots.
 _MAX_DOTS = 200
 #: Exceptions that ``re.compile`` raises for regexes that are invalid or nested too deeply.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
-#: Matches a reference to a group by number. The numbers change when regexes are combined.
+#: Matches a numbered group reference. Group numbers change when regexes are combined.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
-#: Names of the field types in messages.
+#: Names of field types, as shown in messages.
 _TYPE_NAMES = {
     str: "a text",
     bool: "true or false",
@@ -35,7 +35,7 @@ _TYPE_NAMES = {
     list: "a list of texts",
     dict: "a table",
 }
-#: Maximum number of characters of a regex that a message shows.
+#: Maximum number of regex characters shown in a message.
 _MAX_SHOWN = 100
 
 
@@ -44,7 +44,7 @@ def read(path: str | Path, kind: str, hint: str) -> str:
 
     Args:
         path: Path to the file.
-        kind: What the file should contain, with an article if needed, used in messages.
+        kind: What the file should contain, with an article if needed. Used in messages.
         hint: What the user can do if the file cannot be read, used in messages.
 
     Raises:
@@ -83,10 +83,11 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
     Args:
         table: A TOML value, which must be a table.
         types: Type of the value of each allowed key.
-        source: Path of the file and name of the table, used in messages.
+        source: Path to the file and name of the table, used in messages.
 
     Raises:
-        UsageError: ``table`` is not a table, has an unknown key, or a value has the wrong type.
+        UsageError: ``table`` is not a table, has an unknown key, or contains a value of the wrong
+            type.
     """
     if not isinstance(table, dict):
         raise UsageError(f"{source}: must be a table with {', '.join(types)}")
@@ -120,7 +121,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def describe_ambiguity(text: str, warning: FutureWarning) -> str:
-    """Return a clause saying that later Python versions may read a set differently, and the fix.
+    """Return a clause saying that later Python versions may read a set differently, with the fix.
 
     Args:
         text: The regular expression that contains the set.
@@ -138,7 +139,7 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
     Args:
         text: The regular expression.
-        source: Path of the file and name of the key, used in messages.
+        source: Path to the file and name of the key, used in messages.
 
     Raises:
         UsageError: The text is not a regular expression, or later Python versions may read it
@@ -156,11 +157,11 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
 
 def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
-    """Check that each text is a regex that can be combined with other regexes.
+    """Check that each text is a regex that can be combined with others.
 
     Args:
         texts: The regular expressions.
-        source: Path of the file and name of the key, used in messages.
+        source: Path to the file and name of the key, used in messages.
 
     Returns:
         The texts, unchanged.
