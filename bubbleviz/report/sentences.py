@@ -508,11 +508,7 @@ _Text: TypeAlias = "tuple[str, str, str]"
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
     """Return an action, the evidence and the next check for each fault.
 
-<<<<<<< HEAD
-    Several faults that are each a single slow rank share one entry.
-=======
     Several slow hosts share one entry, and so do several single slow ranks.
->>>>>>> 218bb43b (Merge repeated slow hosts, find onsets per stage, name the output layer by the last virtual stage, and share sentences on slow hosts)
 
     Args:
         report: The run's report.
