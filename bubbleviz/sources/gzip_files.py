@@ -59,7 +59,7 @@ class UnpackedFile:
     or ``cut``. All members of a gzip file are unpacked.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         watch: Callback that receives the fraction of the file that has been read so far.
         max_bytes: Maximum number of bytes in a chunk.
 

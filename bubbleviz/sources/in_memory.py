@@ -126,17 +126,17 @@ class Decoded:
     """A completely decoded file.
 
     Attributes:
-        profile: The profile, with all ranges.
+        profile: The profile, including all ranges.
         tables: Number of rows in the file, keyed by kind, such as "kernels". None for a kind that
             the format does not have.
-        no_work_reason: Reason why the file contains no device work, with advice, or "" if it
+        no_work_reason: Reason why the file contains no device work, along with advice, or "" if it
             contains some.
-        no_links_reason: Reason why device work cannot be linked to ranges, with advice, or "" if it
-            can be linked.
+        no_links_reason: Reason why device work cannot be linked to ranges, along with advice, or ""
+            if it can.
         is_named: Mask of the ranges that any pattern may select. All other ranges can be selected
             only by patterns that start with ``other_prefix``. None means all ranges.
         other_prefix: Prefix of the patterns that can also select ranges outside ``is_named``.
-        is_sampled: Mask of the ranges that are counted for the pattern ``*``, or None for all.
+        is_sampled: Mask of the ranges to count for the pattern ``*``, or None to count all ranges.
         names: Range names, or None if ``profile.ranges`` contains the names.
     """
 
@@ -210,7 +210,7 @@ class DecodedFile:
         return n_ranges
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
-        """Return the profile, with only the ranges that the GLOB patterns select.
+        """Return the profile, with its ranges limited to those that the GLOB patterns select.
 
         Args:
             globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
@@ -235,7 +235,7 @@ class DecodedFile:
         return replace(profile, ranges=ranges)
 
     def inspect(self, globs: Sequence[str]) -> model.Contents:
-        """Return a summary of the contents of the file.
+        """Return a summary of the file's contents.
 
         The file is readable if it contains device work that can be linked to ranges.
 
@@ -263,8 +263,8 @@ def make_calls(
     """Create a log of calls, sorted by thread, then by start, with rows numbered from 0.
 
     Args:
-        start_ns: Start of each call.
-        end_ns: End of each call.
+        start_ns: Start time of each call.
+        end_ns: End time of each call.
         thread: Thread of each call.
         ids: Correlation id of each call.
         name_id: For each call, the index of its name in ``texts``.

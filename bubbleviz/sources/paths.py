@@ -34,7 +34,7 @@ _MAX_ENTRIES = 1000
 
 
 def strip_profile_suffix(name: str) -> str:
-    """Return the file name of a profile without its suffix, such as ``.sqlite``, for use in labels.
+    """Return a profile's file name without its suffix, such as ``.sqlite``, for use in labels.
 
     Args:
         name: File name. A name that consists only of a suffix is returned unchanged.
@@ -47,7 +47,7 @@ class InputFile:
     """A file to read.
 
     Attributes:
-        path: Path of the file.
+        path: Path to the file.
         named: Whether the user named the file, directly or by a pattern. False if the user only
             named its directory.
     """
@@ -162,7 +162,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
 
 def _make_missing_error(path: str) -> InputError:
-    """Return the error for a path that does not exist, with a similar name as a suggestion."""
+    """Return the error for a path that does not exist, suggesting a similar name if possible."""
     similar = find_similar_file(path)
     if similar is None:
         return InputError(f"{path}: no such file or directory; check the path")
@@ -315,7 +315,7 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     - the operation tables in the directory, if there are no run folders.
 
     Args:
-        path: Path of the directory.
+        path: Path to the directory.
         also: Format whose files are returned in addition to profiles, or None.
 
     Raises:
@@ -362,7 +362,7 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
     A file is returned if it has a suffix of a :class:`Reader` whose ``folder_by_host`` is True.
 
     Args:
-        folders: Subfolders of a directory.
+        folders: The subfolders to search.
     """
     suffixes = tuple(s for reader in READERS if reader.folder_by_host for s in reader.suffixes)
     files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
@@ -375,7 +375,7 @@ def _make_no_profile_error(
     """Return the error for a directory without profiles. The error lists the profile suffixes.
 
     Args:
-        path: Path of the directory.
+        path: Path to the directory.
         files: Files in the directory. If there are JSON files, the error suggests naming them,
             because most JSON files are read only if the user names them.
         also: Format whose files were also searched for, or None.

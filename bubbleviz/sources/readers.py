@@ -93,7 +93,7 @@ class OpenFile(Protocol):
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the contents of the file.
+        """Return a summary of the file's contents.
 
         Args:
             globs: GLOB patterns that select the range names to count in ``candidates``.
@@ -142,10 +142,10 @@ class Reader:
             profiles.
         operations: What messages call a file that contains operations, such as "a table of
             operations", or "" if the format contains profiles.
-        sessions: Name of the module that finds the files of one run, or "" if each file is a
-            separate run. The module has two functions: ``select_first_parts`` removes files that
-            are read together with another file, and ``select_newest_run`` selects the files of the
-            newest run in a directory.
+        sessions: Name of the module that finds a run's files, or "" if each file is a separate run.
+            The module has two functions: ``select_first_parts`` removes files that are read
+            together with another file, and ``select_newest_run`` selects the files of the newest
+            run in a directory.
         recognizes_directory: Function that decides from the path whether a directory is a single
             profile in this format.
         folder: Name of the folder in which a tool creates one folder per run, or "" if there is
@@ -213,9 +213,9 @@ def _import_function(path: str) -> Callable[..., Any]:
 _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
 #: The first bytes of an Arrow file, and of an Arrow stream.
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
-#: Matches table names in rocprofv3 files, with or without the GUID of a process.
+#: Matches table names in rocprofv3 files, with or without a process GUID.
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-#: Table names in rocmProfileData files. Every file contains at least one of these tables.
+#: Table names in rocmProfileData files. Every file contains at least one of them.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
 #: Matches document keys and event categories that are written only by PyTorch's profiler.
 _PYTORCH_MARKS = re.compile(
@@ -369,7 +369,7 @@ def _recognize(path: str, head: bytes) -> Reader | None:
     An SQLite file is recognized by its tables, and any other file by its first bytes.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         head: The first 64 KiB of the file, unpacked if the file is gzipped.
 
     Raises:
@@ -399,7 +399,7 @@ def _refuse_own_files(path: str, head: bytes) -> None:
     """Raise an error for a file that bubbleviz wrote itself and cannot analyze.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         head: First bytes of the file.
 
     Raises:
@@ -489,7 +489,7 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     for SQLite files is returned.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         head: The first 64 KiB of the file.
 
     Raises:
@@ -524,7 +524,7 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 
 
 def describe_empty_file(path: str) -> str:
-    """Explain why a file contains nothing or only white space, with advice, for a message.
+    """Explain, for a message, why a file is empty or contains only white space, and give advice.
 
     The explanation depends on whether the file is a special file, gzipped, a recording, or another
     kind of file.

@@ -131,7 +131,7 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     thread ids with more than 24 bits.
 
     Args:
-        threads: Numbering of the threads.
+        threads: Numbers the threads.
 
     Returns:
         Thread number of each thread, indexed by its number in ``threads``.
@@ -500,15 +500,15 @@ class TraceFile(Generic[ArgsT]):
     """A file of trace events.
 
     Args:
-        path: Path of a JSON file, which may be gzipped.
+        path: Path to a JSON file, which may be gzipped.
         args: Struct that decodes the arguments of an event.
         watch: Function that is called with the fraction of the file that has been read.
 
     Attributes:
-        path: Path of the file.
-        texts: Numbering of the texts in events. Number 0 is "".
-        threads: Numbering of the threads.
-        categories: Numbering of the event categories.
+        path: Path to the file.
+        texts: Numbers the texts in events. Number 0 is "".
+        threads: Numbers the threads.
+        categories: Numbers the event categories.
         cut: Whether the end of the file is missing. Only valid after the last block.
     """
 
@@ -743,8 +743,8 @@ class TraceFile(Generic[ArgsT]):
         ``threads``. New values get the next numbers.
 
         Args:
-            events: Events of a block.
-            start_ns: Start of each event, or MISSING.
+            events: The events in a block.
+            start_ns: Start time of each event, or MISSING.
             duration_ns: Duration of each event, or MISSING.
         """
         self._n_events += len(events)
@@ -843,7 +843,7 @@ def _convert_integers(numbers: Sequence[int | None]) -> Ints:
 
 
 def _number_texts(numbering: Numbering[str], texts: Sequence[str | None]) -> Ints:
-    """Return the number of each text, or -1 for None. A new text gets the next number."""
+    """Return each text's number, or -1 for None. A new text gets the next number."""
     present = [text for text in texts if text is not None]
     if len(present) == len(texts):
         return numbering.numbers(present)

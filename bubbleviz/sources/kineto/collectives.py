@@ -123,11 +123,11 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
 
     1. a complete list of ranks in the arguments;
     2. the ranks in ``world`` for a group with the same name and size;
-    3. all ranks of the run, if the group has as many ranks as the run;
+    3. all ranks of the run, if the group size equals the number of ranks in the run;
     4. equally spaced ranks, see :func:`_expand_stride`.
 
     Args:
-        args: Arguments of the kernel.
+        args: The kernel's arguments.
         operator: Arguments of the operator that launched the kernel.
         world: Rank, world size and groups, as returned by :func:`parse_world`.
     """
@@ -212,7 +212,7 @@ def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
     Unknown numbers are -1.
 
     Args:
-        args: Arguments of the kernel.
+        args: The kernel's arguments.
         operator: Arguments of the operator that launched the kernel.
     """
     return [
@@ -225,7 +225,7 @@ def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[st
     """Return the index of a collective's data type in ``names``, or -1 if it is unknown.
 
     Args:
-        args: Arguments of the kernel.
+        args: The kernel's arguments.
         operator: Arguments of the operator that launched the kernel.
         names: Numbering of names and data types. A new data type is added to it.
     """
@@ -272,7 +272,7 @@ class _Groups:
         The number is -1 if the group has neither a name nor known ranks.
 
         Args:
-            args: Arguments of the kernel.
+            args: The kernel's arguments.
             operator: Arguments of the operator that launched the kernel.
         """
         described = [get_argument(args, operator, field) for field in _GROUP_FIELDS]
@@ -303,7 +303,7 @@ def _find_ranks(
 
     Args:
         name: Name of the operation, such as ``send`` or ``broadcast``.
-        args: Arguments of the kernel.
+        args: The kernel's arguments.
         operator: Arguments of the operator that launched the kernel.
         global_rank: Global rank of the process, or -1 if unknown.
         index_of_rank: Maps each global rank of the group to its index in the group.
@@ -331,7 +331,7 @@ def _is_uneven(split: object) -> bool:
 def _describe_kernels(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield each kernel that executes a collective, with the arguments that describe it.
+    """Yield each kernel that executes a collective, along with the arguments that describe it.
 
     Kernels that execute batches of sends and receives come last, see :func:`_describe_batches`.
 

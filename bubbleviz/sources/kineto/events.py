@@ -138,8 +138,8 @@ class EventCollector:
     """Collects the events in a trace by kind while the trace is read.
 
     Attributes:
-        texts: Numbering of the texts in the trace, such as event names.
-        threads: Numbering of the threads in the trace.
+        texts: Numbers the texts in the trace, such as event names.
+        threads: Numbers the threads in the trace.
         thread_names: Maps thread numbers to the numbers of their names in ``texts``.
         kernels: Arguments of the kernels that have collective arguments, keyed by thread,
             correlation id and start.
@@ -179,7 +179,7 @@ class EventCollector:
     def add(self, events: TraceEvents[KinetoArgs]) -> None:
         """Add a block of events.
 
-        Only complete events ("X") in a known category are kept. Two groups of them are counted and
+        Only complete events ("X") in a known category are kept. Two kinds of events are counted and
         dropped: events without a start time, and kernels and copies whose start and duration are
         both 0. A missing duration is replaced by 0.
         """
@@ -220,7 +220,7 @@ class EventCollector:
         Args:
             events: A block of events.
             kind: Kind of each event, or -1 for an unused event.
-            columns: Columns of the events, shape (columns, events).
+            columns: The events as columns, shape (columns, events).
         """
         for row in np.flatnonzero(kind >= WAIT).tolist():
             target = self.waits if kind[row] == WAIT else self.records

@@ -41,7 +41,7 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     its size exceeds ``_MAX_BYTES``. A total of more than ``_MAX_BYTES`` becomes -1.
 
     Args:
-        path: Path of the trace.
+        path: Path to the trace.
         base_ns: Time in the trace, in ns, that becomes time 0 of the profile.
         on_host: Whether to read the events for host memory. Otherwise, the events for all
             accelerators are read.

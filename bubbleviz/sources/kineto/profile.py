@@ -19,7 +19,7 @@ A trace is a list of JSON events. The reader works in five steps::
    recording.
 3. Complete (:func:`_complete_work`): kernels and copies without a device are assigned to one, and
    missing launching calls are replaced by operators. If no device work was recorded and none was
-   lost, the outermost operators of each thread become kernels, with the host as the device.
+   lost, the outermost operators on each thread become kernels, and the host becomes the device.
 4. Build (:func:`_build_profile`)::
 
        =================================================== ======================================
@@ -81,7 +81,7 @@ def fill_devices(
     Args:
         work: Kernels and copies.
         threads: Global thread ids, indexed by thread number.
-        path: Path of the trace, for the limitation.
+        path: Path to the trace, for the limitation.
 
     Returns:
         The kernels and copies with their devices filled in, and a limitation if any device was
@@ -113,7 +113,7 @@ def replace_missing_calls(
         work: Kernels and copies.
         calls: CUDA or HIP API calls.
         ranges: Annotations, operators and Python functions.
-        path: Path of the trace, for the limitation.
+        path: Path to the trace, for the limitation.
 
     Returns:
         The given calls followed by the added calls, and a limitation if any call was added.
@@ -259,7 +259,7 @@ class _Trace:
     """Data shared by all recordings in a trace.
 
     Attributes:
-        path: Path of the trace.
+        path: Path to the trace.
         metadata: Fields of the JSON document, excluding its events.
         base_ns: Start time of the first event in ns, which becomes time 0 of the profile.
         threads: Global thread ids, indexed by thread number.
@@ -304,7 +304,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
     """Read a trace of PyTorch's profiler as a profile.
 
     Args:
-        path: Path of the trace.
+        path: Path to the trace.
         watch: Progress callback.
 
     Raises:
@@ -369,7 +369,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 
 
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
-    """Yield the events of each recording in a merged trace, in the order of ``recordings``.
+    """Yield each recording's events in a merged trace, in the order of ``recordings``.
 
     All events with impossible times are counted in the first recording.
     """

@@ -60,7 +60,7 @@ _Key: TypeAlias = "tuple[str, int]"
 
 @dataclass(frozen=True)
 class Recordings:
-    """The recordings in a merged trace, numbered from 0.
+    """The recordings in a merged trace, with zero-based numbers.
 
     Attributes:
         labels: Labels of the recordings, in order. A label is "" if the recording has none.
@@ -91,7 +91,7 @@ def find_recordings(
     """Find the recordings that were merged into a trace.
 
     Args:
-        path: Path of the trace, for messages.
+        path: Path to the trace, for messages.
         threads: Process id and thread id, indexed by thread number.
         work: Kernels and copies.
         calls: CUDA or HIP API calls.
@@ -271,7 +271,7 @@ class _Finder:
            if at most ``_MAX_MISFITS`` of the recording's kernels are misfits.
 
         Args:
-            keys: Keys of the recordings.
+            keys: The recordings' keys.
             has_hints: Whether process ids may be used.
 
         Returns:
@@ -292,7 +292,7 @@ class _Finder:
         """Return the key of each process's recording, as indicated by its process id.
 
         A process gets the key with the same label and the largest offset that does not exceed the
-        number in its process id. If only one key has the label, its offset is ignored.
+        number in its process id. If only one key has that label, the key's offset is ignored.
 
         Returns:
             Keys of the recordings, keyed by process number. None if a process matches no key, or if
@@ -321,7 +321,7 @@ class _Finder:
         was not recorded are ignored.
 
         Args:
-            keys: Keys of the recordings.
+            keys: The recordings' keys.
 
         Returns:
             n_kernels: Number of examined kernels per recording, shape (keys,).
@@ -344,7 +344,7 @@ class _Finder:
         """Yield the rows of a sample of kernels and copies for each recording, in key order.
 
         Only kernels and copies whose launch was recorded are sampled. If a recording has more than
-        about ``_MAX_SAMPLE`` of them, every n-th one is taken.
+        about ``_MAX_SAMPLE`` such kernels and copies, every n-th one is taken.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
@@ -376,7 +376,7 @@ class _Finder:
         process gets this process. If the assignment is unique, there is always such a recording.
 
         Args:
-            keys: Keys of the recordings.
+            keys: The recordings' keys.
             can_belong: Mask of the (process, recording) pairs that are allowed, shape (hosts,
                 keys).
 
@@ -412,7 +412,7 @@ class _Finder:
         3. Any other process is assigned by its label, see :meth:`_guess_recordings`.
 
         Args:
-            keys: Keys of the recordings.
+            keys: The recordings' keys.
             key_of_host: Maps each process that launched work to the key of its recording.
             by_device: Whether each device is a separate recording, regardless of its process id.
         """

@@ -88,8 +88,8 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
     """Return the event records in a trace, followed by the records that waits describe.
 
     Args:
-        waits: Columns of the waits, as returned by :func:`_make_columns`.
-        records: Columns of the event records, as returned by :func:`_make_columns`.
+        waits: The waits as columns, as returned by :func:`_make_columns`.
+        records: The event records as columns, as returned by :func:`_make_columns`.
 
     Returns:
         Array of shape (4, records). The first axis contains the correlation id, the device, the

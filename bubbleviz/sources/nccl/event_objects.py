@@ -81,7 +81,7 @@ class EventObject(
         id: Number shared by the start and the end of an event. Its scope depends on the format.
         pid: Process id, or the channel in files from the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
-        args: Arguments of the event.
+        args: The event's arguments.
         bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
         part_of: Collective that a transfer belongs to. Written only by a fork of NCCL.
     """
@@ -104,7 +104,7 @@ class EventObjects:
     """Iterable over the events in a file, in file order.
 
     Args:
-        chunks: Bytes of the file, in chunks.
+        chunks: The file's bytes, in chunks.
 
     Attributes:
         unreadable: Number of objects and object fragments that are not events.

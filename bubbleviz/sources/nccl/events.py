@@ -156,7 +156,7 @@ class EventFile:
     """The contents of an event file.
 
     Attributes:
-        path: Path of the file.
+        path: Path to the file.
         format: Name of the file's format.
         events: Communication operations.
         bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
@@ -323,10 +323,10 @@ class NcclEventBuilder:
         """Extend the start and end times of an operation so that they include an event.
 
         Args:
-            row: Row of the operation.
+            row: The operation's row.
             prefix: Prefix of the two column names: "kernel", "gpu" or "proxy".
-            start_ns: Start of the event, or ``UNKNOWN``.
-            end_ns: End of the event, or ``UNKNOWN``.
+            start_ns: Start time of the event, or ``UNKNOWN``.
+            end_ns: End time of the event, or ``UNKNOWN``.
         """
         first, last = self.columns[f"{prefix}_start_ns"], self.columns[f"{prefix}_end_ns"]
         if start_ns != UNKNOWN and (first[row] == UNKNOWN or start_ns < first[row]):
@@ -339,10 +339,10 @@ class NcclEventBuilder:
         The interval is ignored if its start or end is unknown, or if its end is before its start.
 
         Args:
-            row: Row of the operation.
+            row: The operation's row.
             state: Index into ``STATES``.
-            start_ns: Start of the interval, or ``UNKNOWN``.
-            end_ns: End of the interval, or ``UNKNOWN``.
+            start_ns: Start time of the interval, or ``UNKNOWN``.
+            end_ns: End time of the interval, or ``UNKNOWN``.
         """
         if UNKNOWN != start_ns <= end_ns:
             self._states.extend((row, state, start_ns, end_ns))
@@ -359,7 +359,7 @@ class NcclEventBuilder:
         Duplicate operations are then dropped (see :func:`_mask_distinct`).
 
         Args:
-            path: Path of the file.
+            path: Path to the file.
             format_name: Name of the file's format.
             unreadable: Number of objects in the file that are not events.
         """

@@ -223,7 +223,7 @@ def _add_batch(
         builder: Builder that receives the operations.
         batch: Entries with the same process group, kind and sequence number.
         group: Process group of the batch.
-        rank: Rank of the process in the run.
+        rank: The process's rank in the run.
     """
     batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
@@ -265,7 +265,7 @@ def _add_operation(
             ``coalesced`` entry of the batch or the entry itself.
         group: Process group of the operation. If the group does not contain ``rank``, the rank in
             the run is used as the rank in the group.
-        rank: Rank of the process in the run.
+        rank: The process's rank in the run.
     """
     match = _parse_name(entry)
     name = get_nccl_operation(match["name"]) or match["name"]

@@ -156,8 +156,8 @@ class _Process:
         operation, the kernel is ignored.
 
         Args:
-            event: Start of the kernel.
-            args: Arguments of the event.
+            event: Event that starts the kernel.
+            args: The event's arguments.
             start_ns: Time at which the host saw the kernel start.
         """
         row = self._operation
@@ -182,7 +182,7 @@ class _Process:
         contains the kernel's duration, the kernel starts when the event starts.
 
         Args:
-            event: Start of the operation.
+            event: Event that starts the operation.
             call: The call that precedes the operation, or None. It provides the root, and the count
                 and data type if the operation lacks them.
         """

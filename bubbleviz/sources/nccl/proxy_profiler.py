@@ -101,10 +101,10 @@ class _Steps:
         which states the size of the complete transfer.
 
         Args:
-            event: Start of the step.
+            event: Event that starts the step.
             direction: "Send" or "Recv".
             peer: Rank of the peer.
-            start_ns: Start of the step.
+            start_ns: Start time of the step.
         """
         builder, args = self._builder, event.args or NO_ARGS
         count = parse_number(args.operation_count)

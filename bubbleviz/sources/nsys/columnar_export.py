@@ -1,7 +1,7 @@
 """Reads columnar exports, as written by ``nsys export --type parquetdir`` and ``arrowdir``.
 
 A columnar export is a directory with one file per table. The tables have the same columns as in an
-SQLite export. DuckDB runs the queries in ``sql/`` on views of these files. The views add row
+SQLite export. DuckDB runs the queries in ``sql/`` on views of the table files. The views add row
 numbers and widen integers to 64 bits, as in SQLite. DuckDB reads Parquet files itself, and pyarrow
 reads Arrow files into memory.
 
@@ -111,7 +111,7 @@ class TableFile:
     """A file that contains one table of an export.
 
     Attributes:
-        file: Path of the file.
+        file: Path to the file.
         source: SQL that reads the file, for the FROM clause of a DuckDB statement.
         row_number: SQL expression for the row number, which starts at 1.
         types: DuckDB types of the columns, keyed by column name.
@@ -159,7 +159,7 @@ class ColumnarExport(export.Export):
     """An export with one file per table. Each reader thread has a separate DuckDB cursor.
 
     Args:
-        path: Path of the directory.
+        path: Path to the directory.
         connection: Connection to a DuckDB database that has one view per table.
         files: Table files, keyed by table name.
         schema: Column names of the tables, keyed by table name.
@@ -220,7 +220,7 @@ class ColumnarExport(export.Export):
         return int(rows[0][0])
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that returns few rows or text columns."""
+        """Run a query that returns few rows or text columns, and return its rows."""
         with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
@@ -263,7 +263,7 @@ class ColumnarExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return the selected rows of a query with their texts; see :meth:`Export.read_named`."""
+        """Return a query's selected rows with their texts, see :meth:`Export.read_named`."""
         return export.concatenate_named(
             [self._read_named(name, selection, *rows) for rows in stretches]
         )
@@ -271,7 +271,7 @@ class ColumnarExport(export.Export):
     def _read_named(
         self, name: str, selection: export.Selection, first: int, last: int
     ) -> export.Named:
-        """Return the selected rows of a query with their texts.
+        """Run a query, and return the selected rows with their texts.
 
         If an integer column contains NULL, ``ranges/named`` raises an error, and other queries for
         ranges return no rows.
@@ -331,7 +331,7 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     """Return the error for a file that cannot be read: a MemoryError or a ProfileError.
 
     Args:
-        path: Path of the export.
+        path: Path to the export.
         file: Name of the file.
         error: Exception that DuckDB or pyarrow raised.
 
@@ -411,7 +411,7 @@ def _open_files(
 
     Args:
         connection: Connection to DuckDB, in which Arrow tables are registered.
-        path: Path of the export.
+        path: Path to the export.
 
     Returns:
         files: Table files, keyed by table name.
@@ -450,8 +450,8 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
 
     Args:
         connection: Connection to DuckDB.
-        path: Path of the export.
-        file: Path of the file.
+        path: Path to the export.
+        file: Path to the file.
 
     Raises:
         ProfileError: The file cannot be read, or has two columns with the same name.
@@ -490,8 +490,8 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
     process would be killed if another program truncated a mapped file.
 
     Args:
-        path: Path of the export.
-        file: Path of the file, in the Arrow IPC file or stream format.
+        path: Path to the export.
+        file: Path to the file, in the Arrow IPC file or stream format.
         read: Names of the columns that queries read.
 
     Raises:
@@ -539,7 +539,7 @@ def _create_views(
 
     Args:
         connection: Connection to DuckDB.
-        path: Path of the export.
+        path: Path to the export.
         files: Table files, keyed by table name.
 
     Returns:
@@ -608,7 +608,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     """Open a columnar export, which is closed on exit.
 
     Args:
-        path: Path of the directory.
+        path: Path to the directory.
         jobs: Maximum number of reader threads.
         watch: Progress callback, called with the fraction of the data read so far.
 

@@ -77,7 +77,7 @@ class Selection:
 
     Attributes:
         kinds: Codes for the four range kinds, in the order of ``KINDS``.
-        globs: SQLite GLOBs. A row with a text must match at least one of them.
+        globs: SQLite GLOBs. A row that has a text must match at least one GLOB.
         text_ids: Ids of the registered strings that match, in ascending order.
         threads: Threads whose ranges are selected, in ascending order.
         shortest_ns: Minimum duration of a range.
@@ -201,11 +201,11 @@ class Export(ABC):
 
     @abstractmethod
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that has few rows or has text columns.
+        """Run a query that returns few rows or text columns, and return its rows.
 
         Args:
             name: Name of the query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
 
         Raises:
             ProfileError: The file is damaged.
@@ -215,7 +215,7 @@ class Export(ABC):
     def read_named(
         self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
     ) -> Named:
-        """Return the selected rows of a query with their texts.
+        """Run a query, and return the selected rows with their texts.
 
         Args:
             name: Name of the query: ``ranges/named``, ``ranges/lasting``, ``ranges/sample``,
@@ -240,13 +240,13 @@ class Export(ABC):
         """Yield one function per part of a table, in table order. Each function reads its part."""
 
     def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
+        """Run a query, and return its int64 columns, shape (columns, rows).
 
         If the export lacks a table or column that the query needs, there are no rows.
 
         Args:
             name: Name of the query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
 
         Raises:
             ProfileError: The file is damaged, or a value is not an integer.
@@ -256,7 +256,7 @@ class Export(ABC):
         return self._query_columns(name, binds or {})
 
     def read_rows(self, name: str, rows: Ints) -> Ints:
-        """Return the int64 columns of a query for the given row numbers.
+        """Return a query's int64 columns for the given row numbers.
 
         Args:
             name: Name of the query.
@@ -321,7 +321,7 @@ class Export(ABC):
         return self.query_rows(name) if self.has(name) else []
 
     def query_value(self, name: str) -> object:
-        """Return the first value of a small query, or None if it cannot run or returns no rows."""
+        """Return the first value that a small query returns, or None if there is none."""
         rows = self.query_rows_if_possible(name)
         return rows[0][0] if rows else None
 

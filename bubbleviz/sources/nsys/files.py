@@ -52,7 +52,7 @@ def has_tables(path: str) -> bool:
 
 
 def find_report_stem(path: str) -> str:
-    """Return the path of the report from which a directory was exported, without its file suffix.
+    """Return the path to the report from which a directory was exported, without its file suffix.
 
     If the name of the directory has no suffix that nsys uses, the path is returned unchanged.
     """
@@ -125,14 +125,14 @@ def is_report(path: str) -> bool:
 
 @contextmanager
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Export a report with nsys, and yield the path of the export.
+    """Export a report with nsys, and yield the path to the export.
 
     If ``keep`` is false and DuckDB is installed, the export is a directory of Parquet tables. In
     all other cases, and if nsys cannot write such a directory, the export is an SQLite file. The
     export is removed on exit, unless ``keep`` is true.
 
     Args:
-        path: Path of any profile. If it is not a report, the path itself is yielded.
+        path: Path to any profile. If it is not a report, the path itself is yielded.
         keep: Whether to keep the export next to the report, with the suffix ``.sqlite``.
 
     Raises:
@@ -175,9 +175,9 @@ def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProce
     """Run ``nsys export``.
 
     Args:
-        path: Path of the report.
+        path: Path to the report.
         kind: Type of the export, such as "sqlite".
-        target: Path of the export.
+        target: Path to the export.
 
     Returns:
         The finished process, or the reason why nsys could not be started. The reason is "" if nsys
@@ -199,7 +199,7 @@ def _describe_failure(
     """Describe why a report could not be exported, and add the command for exporting it by hand.
 
     Args:
-        path: Path of the report.
+        path: Path to the report.
         name: File name of the export.
         process: Return value of :func:`_run_export`.
     """

@@ -417,7 +417,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
     """Open an SQLite export, which is closed on exit.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         jobs: Maximum number of reader threads.
         watch: Progress callback, called with the fraction of the file that has been read.
 
@@ -433,7 +433,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     """Open a columnar export (a directory of Parquet or Arrow tables), which is closed on exit.
 
     Args:
-        path: Path of the directory.
+        path: Path to the directory.
         jobs: Maximum number of reader threads.
         watch: Progress callback, called with the fraction of the data that has been read.
 

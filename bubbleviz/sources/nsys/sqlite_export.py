@@ -138,7 +138,7 @@ class DirectReader:
         self._unusual_table = self._unusual_table or table_of(name)
 
     def read_columns(self, name: str, first: int, last: int) -> Ints | None:
-        """Return the int64 columns of a query for a range of row numbers.
+        """Return a query's int64 columns for a range of row numbers.
 
         Args:
             name: Name of the query.
@@ -151,7 +151,7 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_rows(first, last))
 
     def read_selected(self, name: str, rows: Ints) -> Ints | None:
-        """Return the int64 columns of a query for the given row numbers.
+        """Return a query's int64 columns for the given row numbers.
 
         Args:
             name: Name of the query.
@@ -291,7 +291,7 @@ class SqliteExport(export.Export):
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that returns few rows or text columns."""
+        """Run a query that returns few rows or text columns, and return its rows."""
         return self.database.query_rows(query(name), binds)
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
@@ -336,7 +336,7 @@ class SqliteExport(export.Export):
         return part, self.read_range(name, part[0], part[-1])
 
     def read_range(self, name: str, first: int, last: int) -> Ints:
-        """Return the int64 columns of a query for a range of row numbers, shape (columns, rows).
+        """Return a query's int64 columns for a range of row numbers, shape (columns, rows).
 
         Args:
             name: Name of the query.
@@ -355,7 +355,7 @@ class SqliteExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return the selected rows of a query with their texts; see :meth:`Export.read_named`."""
+        """Return a query's selected rows with their texts, see :meth:`Export.read_named`."""
         if isinstance(self.direct, DirectReader):
             rows = self.direct.read_named(name, selection, stretches)
             if rows is not None:
@@ -412,7 +412,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
     Large tables are decoded from the pages of the file if possible, see :class:`DirectReader`.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         jobs: Maximum number of reader threads.
         watch: Progress callback, called with the fraction of the file that has been read.
 

@@ -28,7 +28,7 @@ def check_installed(
     """Raise an error if a package of the extra ``parquet`` is not installed.
 
     Args:
-        path: Path of the file or directory to read, for the message.
+        path: Path to the file or directory to read, for the message.
         file_kind: File kind with an article, such as "a Parquet table", for the message.
         package: Name of the package that reads the file.
         otherwise: Alternative to installing the package, for the message.
@@ -118,7 +118,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
     """Read a Parquet or Arrow file, keeping only the columns that belong to the schema.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         watch: Progress callback.
         kind: "parquet" or "arrow".
 
@@ -161,7 +161,7 @@ def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     Timestamps and durations become integers in ns, decimals become floats, and strings are parsed.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         name: Name of the column, for messages.
         column: A chunked pyarrow array.
 
@@ -205,7 +205,7 @@ def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
     are whole numbers, they are written without decimals.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         name: Name of the column, for messages.
         column: A chunked pyarrow array.
 

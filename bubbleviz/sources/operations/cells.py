@@ -47,7 +47,7 @@ def make_row_error(path: str, row: int, reason: str, noun: str = "row") -> Profi
     """Return the error for a row in a table.
 
     Args:
-        path: Path of the table.
+        path: Path to the table.
         row: Zero-based index of the row. The message counts from 1.
         reason: What is wrong with the row.
         noun: Noun for a row in the message, such as "operation".
@@ -97,7 +97,7 @@ class Cells:
     """Those columns of an operation table that belong to the schema.
 
     Attributes:
-        path: Path of the file.
+        path: Path to the file.
         rows: Number of rows.
         numbers: Number columns, keyed by name. A pair column, such as ``microbatch``, is also
             stored here if its second numbers are in a separate column.
@@ -331,8 +331,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result has one row per collective, with the table row of its cell. If the table lacks
-        the column, the result is empty.
+        The result has one row per collective, which includes the table row of its cell. If the
+        table lacks the column, the result is empty.
 
         Raises:
             ProfileError: A cell is not a list of collectives.
@@ -361,7 +361,7 @@ class Cells:
 
         Args:
             row: Row of the cell, for messages.
-            text: Text of the cell.
+            text: The cell's text.
 
         Raises:
             ProfileError: The text is not a list of collectives.

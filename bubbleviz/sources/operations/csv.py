@@ -93,7 +93,7 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
     lines are skipped.
 
     Args:
-        path: Path of the file, which may be gzipped.
+        path: Path to the file, which may be gzipped.
         watch: Progress callback.
 
     Raises:
@@ -131,11 +131,11 @@ class _CollectedColumns:
     """Collects the columns of a table that is read block by block.
 
     Args:
-        path: Path of the table.
+        path: Path to the table.
         header: All column names in the table.
 
     Attributes:
-        path: Path of the table.
+        path: Path to the table.
         header: All column names in the table.
         n_rows: Number of rows added so far.
     """
@@ -242,7 +242,7 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     """Decode a file and yield its lines with their original line ends.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         pieces: The file's contents, as consecutive byte strings.
 
     Raises:
@@ -274,7 +274,7 @@ def parse_numbers(
     The numbers are integers if all cells are 64-bit integers, and floats otherwise.
 
     Args:
-        path: Path of the table, for messages.
+        path: Path to the table, for messages.
         first: Row index of the first cell in the table, for messages.
         name: Name of the column, for messages.
         cells: Consecutive cells, as texts. Blank cells count as empty, and "nan" is accepted.

@@ -38,7 +38,7 @@ class OpenTable:
     """An open operation file, see :class:`~bubbleviz.sources.readers.OpenOperations`.
 
     Attributes:
-        path: Path of the file.
+        path: Path to the file.
         read_table: Function that reads the file, called once, on first use.
         expected_columns: Columns that most files should have, along with the message to show if a
             column is missing.
@@ -111,7 +111,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     """Open an operation file, which is read on first use.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         jobs: Ignored, because pyarrow manages its own threads.
         watch: Progress callback, called with the fraction of the file that has been read.
         kind: File format: ``csv``, ``parquet``, ``arrow`` or ``traced``.

@@ -168,7 +168,7 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
     """Return the names of the table columns that belong to the schema, in table order.
 
     Args:
-        path: Path of the table, for messages.
+        path: Path to the table, for messages.
         names: All column names in the table.
 
     Raises:

@@ -100,7 +100,7 @@ def read_traced(path: str, watch: Watch) -> Cells:
     ``g_rk`` is missing.
 
     Args:
-        path: Path of the trace.
+        path: Path to the trace.
         watch: Progress callback.
 
     Raises:
@@ -181,7 +181,7 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
 
 
 def _make_rows(events: TraceEvents[OperationArgs]) -> Ints:
-    """Return the events of a block as an array, shape (5 + fields, events).
+    """Return the events in a block as an array of shape (5 + fields, events).
 
     The first axis contains the event type, thread, name, start and end of an event, followed by the
     fields of :class:`OperationArgs`. Missing start times and durations are 0. Numbers that are
@@ -216,7 +216,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     This happens if a trace contains several runs.
 
     Args:
-        path: Path of the trace, for the message.
+        path: Path to the trace, for the message.
         thread: Index of the thread that ran each operation.
         key: Columns that identify an operation, including its rank.
 

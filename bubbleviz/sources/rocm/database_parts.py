@@ -142,7 +142,7 @@ class Part:
         database: The open file.
         queries: Queries for files from this profiler.
         names: Table names in the file, keyed by table name in queries.
-        stored: Columns of each table, keyed by table name in the file.
+        stored: Columns in each table, keyed by table name in the file.
         guid: GUID of the process whose rows to read, or "" to read all rows.
         rows: The process's first and last row number in each table, keyed by table name in the
             file. Tables without an entry are searched completely.
@@ -275,7 +275,7 @@ class Part:
         return tuple(missing)
 
     def query_columns(self, name: str, *, table: str = "") -> Ints:
-        """Return the columns of a query as int64 values, shape (columns, rows).
+        """Run a query, and return its columns as int64 values, shape (columns, rows).
 
         If possible, the columns are read directly from the pages of the file. Otherwise SQLite runs
         the query.
@@ -345,7 +345,7 @@ class Part:
         return self._pages.open_table(self._stored[table], query)
 
     def query_rows(self, name: str, n_integers: int = 0) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, or no rows if the file lacks a required table or column.
+        """Return a query's rows, or no rows if the file lacks a required table or column.
 
         Args:
             name: Name of the query.
@@ -420,7 +420,7 @@ def _make_binds(ids: Ints | None) -> Binds:
 
 
 def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
-    """Return the columns of each table in an open file, keyed by table name.
+    """Return the column definitions of each table in an open file, keyed by table name.
 
     Raises:
         ProfileError: The file is damaged or is not an SQLite database.

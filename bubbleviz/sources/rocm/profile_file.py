@@ -84,7 +84,7 @@ def _build_activities(
     assigned to that process.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         zero_ns: Time on the node's clock to subtract from all times.
         thread: Thread of each call.
 
@@ -121,7 +121,7 @@ def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
     """Add all kernels and then all copies of a recording to a new builder, and return it.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         zero_ns: Time on the node's clock to subtract from all times.
 
     Raises:
@@ -150,7 +150,7 @@ def _join_copies(
     Fills, and copies without valid times, are left out.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         zero_ns: Time on the node's clock to subtract from all times.
         activities: All activities, kernels first.
         group: Sort key of each activity, in recording order. None if the activities were not
@@ -170,7 +170,7 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Build the profile of a recording, with times relative to the result of :func:`_find_zero`.
+    """Build a recording's profile, with times relative to the result of :func:`_find_zero`.
 
     A recording that contains copies but no kernels can only be read with ``partial=True``.
 
@@ -221,7 +221,7 @@ def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCa
     """Return the calls in a recording that have possible times.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         zero_ns: Time on the node's clock to subtract from all times.
     """
     columns = _keep_valid_times(recording.calls, zero_ns)
@@ -237,7 +237,7 @@ def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
     ``recording.range_texts``.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         zero_ns: Time on the node's clock to subtract from all times.
     """
     start_ns, end_ns, thread, kind, name_id = _keep_valid_times(recording.ranges, zero_ns)
@@ -256,7 +256,7 @@ def _find_zero(recording: RocmRecording) -> int:
 
 
 def _describe_source(recording: RocmRecording, zero_ns: int) -> profile.Source:
-    """Return the source of a recording: its file, host, format and session clock.
+    """Describe the source of a recording: its file, host, format and session clock.
 
     If the hostname is unknown, the file name is used as the host.
     """
@@ -286,10 +286,10 @@ def _explain_missing_kernels(
     notes: Sequence[Limitation],
     n_calls: int,
 ) -> str:
-    """Explain why there are no kernels, with advice, or return "" if there are kernels.
+    """Explain why there are no kernels and what to do, or return "" if there are kernels.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         work: Kernels and copies of the recording.
         notes: Limitations that report omitted kernels.
         n_calls: Number of calls.
@@ -303,12 +303,12 @@ def _explain_missing_kernels(
 
 
 def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int) -> str:
-    """Explain why kernels cannot be linked to ranges, with advice, or return "" if they can.
+    """Explain why kernels cannot be linked to ranges and what to do, or return "" if they can.
 
     Kernels can be linked to ranges if there are both calls and ranges.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         n_calls: Number of calls.
         n_ranges: Number of ranges, excluding ROCTx ranges without a text.
     """
@@ -330,14 +330,14 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
 def _iter_limitations(
     recording: RocmRecording, n_kernels: int, call_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording.
+    """Yield the limitations that apply to a recording.
 
-    After ``recording.limitations``, limitations for unnamed ranges, unnamed calls and missing work
-    are yielded. Kernels are reported as missing if the recording has no kernels but has calls that
-    launch kernels. The same applies to copies.
+    The limitations in ``recording.limitations`` come first, followed by limitations for unnamed
+    ranges, unnamed calls and missing work. Kernels are reported as missing if the recording has no
+    kernels but has calls that launch kernels. The same applies to copies.
 
     Args:
-        recording: Contents of the file.
+        recording: The file's contents.
         n_kernels: Number of kernels.
         call_names: Distinct names of the calls.
     """
@@ -371,10 +371,10 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
     """Open a file written by rocprofv3 (rocpd) or rocmProfileData (rpd).
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         jobs: Ignored, because a single thread reads the file.
         watch: Callback that receives the fraction of the file that has been read so far.
-        kind: Format of the file, "rocpd" or "rpd".
+        kind: File format, "rocpd" or "rpd".
     """
     with time_step("read tables") as rows:
         recording = read_recording(path, kind, watch)

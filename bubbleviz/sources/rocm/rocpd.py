@@ -67,11 +67,11 @@ class RocmRecording:
     row per event. Each process (part of the file) adds its own blocks.
 
     Attributes:
-        path: Path of the file as the user gave it.
+        path: Path to the file, as given by the user.
         format: Name of the input format.
         kernels: Blocks with the columns start, end, device, process, correlation id, index into
             ``kernel_names``, and stream (-1 if unknown).
-        copies: Blocks of copies and fills, with the same columns except the name.
+        copies: Blocks of copies and fills, with the same columns as ``kernels`` except the name.
         copy_details: For each block of ``copies``, a block with the columns number of bytes (-1 if
             unknown) and :class:`Direction` (-1 for fills).
         calls: Blocks with the columns start, end, thread, correlation id, and index into
@@ -117,7 +117,7 @@ class RocmRecording:
 
         Args:
             subject: Subject of the limitation.
-            reason: Reason, which follows the path of the file.
+            reason: Reason, which follows the file's path in the message.
             count: Number of affected items.
         """
         note = Limitation(subject, f"{self.path} {reason}", count, LimitationKind.OTHER)
@@ -253,8 +253,8 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     In the format "rocpd", an unknown hostname is reported as a limitation.
 
     Args:
-        path: Path of the file.
-        kind: Format of the file, "rocpd" or "rpd".
+        path: Path to the file.
+        kind: File format, "rocpd" or "rpd".
         watch: Function that is called with the fraction of the file that has been read.
 
     Raises:
@@ -345,7 +345,7 @@ def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
         part: Tables that may contain rows of several processes.
 
     Yields:
-        fraction: Fraction of the processes that have been yielded, including this one.
+        fraction: Fraction of all processes that have been yielded so far, including this one.
         part: The same tables, limited to the process's rows.
 
     Raises:
@@ -453,7 +453,7 @@ class _PartReader:
 
     Args:
         recording: The recording to which rows are added.
-        part: Tables of the process.
+        part: The process's tables.
         parts_of_pid: Number of parts read so far, keyed by process id. :meth:`read` updates it.
 
     Raises:
@@ -595,7 +595,7 @@ class _PartReader:
         """Add the copies of the process.
 
         Args:
-            copies: Copies of the process.
+            copies: The process's copies.
             process: Process number of each copy.
             correlation: Correlation id of each copy, or -1 for none.
         """
@@ -744,7 +744,7 @@ def _to_global_pids(process: Ints) -> Ints:
 
 
 def _lookup(column: Ints, rows: Ints, missing: int) -> Ints:
-    """Return the values of a column in the given rows, or ``missing`` for row -1."""
+    """Return a column's values in the given rows, or ``missing`` for row -1."""
     # Row -1 selects the appended value.
     return np.append(column, missing)[rows]
 
@@ -810,8 +810,8 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
     Args:
         part: Tables of one process.
         copies: Columns returned by the query gpu_work/copies, which include the agents.
-        to_gpu: Mask of the copies to a GPU.
-        from_gpu: Mask of the copies from a GPU.
+        to_gpu: Mask of the copies whose target is a GPU.
+        from_gpu: Mask of the copies whose source is a GPU.
     """
     size = np.full(copies.shape[1], NONE, np.int64)
     direction = np.zeros(copies.shape[1], np.int64)

@@ -65,7 +65,7 @@ def make_damage_error(
     """Return the error for a query that failed because of a damaged file.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         query: The query that failed.
         reason: What is wrong with the file.
         maker: Queries for the profiler that wrote the file. The message ends with their advice.
@@ -121,7 +121,7 @@ class Database:
     """An open SQLite file. Threads cannot share a ``Database``, so each thread opens its own.
 
     Args:
-        path: Path of the file as given by the user.
+        path: Path to the file as given by the user.
         maker: Queries for the profiler that wrote the file.
         views: Statements that create the temporary views for the queries, keyed by view name.
     """
@@ -206,13 +206,13 @@ class Database:
         self.views = views
 
     def query_rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query. Blobs are converted to texts.
+        """Run a query, and return its rows. Blobs are converted to texts.
 
         Bytes that are not valid UTF-8 are replaced by U+FFFD.
 
         Args:
             query: The query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
 
         Raises:
             ProfileError: The file is damaged.
@@ -299,11 +299,11 @@ class Database:
             ) from error
 
     def query_columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
+        """Run a query, and return its int64 columns, shape (columns, rows).
 
         Args:
             query: The query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
             rows: Expected number of rows, which becomes the batch size. An exact number is best:
                 the query then returns a single batch, and other threads can run Python code while
                 it runs.
@@ -323,7 +323,7 @@ class Database:
 
         Args:
             query: The query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
             rows: Initial batch size, which should exceed the number of rows. If the batch is full,
                 the query runs again with a larger batch.
 
@@ -340,14 +340,14 @@ class Database:
     def _query_batches(
         self, query: Query, binds: Binds, batch_rows: int, *, single: bool = False
     ) -> list[RecordBatch] | None:
-        """Return the result of a query in batches.
+        """Run a query, and return its result in batches.
 
         If ``single`` is true, all rows must fit in one batch. In that case, the result is None if
         the first batch is full, because more rows may follow.
 
         Args:
             query: The query.
-            binds: Values of the query's parameters.
+            binds: Values for the query's parameters.
             batch_rows: Maximum number of rows per batch.
             single: Whether all rows must fit in one batch.
 
@@ -505,7 +505,7 @@ def open_database(path: str, maker: Queries) -> Iterator[Database]:
     """Open an SQLite file read-only. The file is closed on exit.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         maker: Queries for the profiler that wrote the file.
 
     Raises:

@@ -381,7 +381,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
     """Open an SQLite file to decode its pages. The file is closed on exit.
 
     Args:
-        path: Path of the file. No other program may be writing it.
+        path: Path to the file. No other program may be writing it.
 
     Yields:
         The open file, or the reason why its pages cannot be decoded.

@@ -58,8 +58,8 @@ class Query:
 
     Attributes:
         maker: The collection of queries that this query belongs to.
-        name: Path of the file relative to the profiler's folder, without suffix. For example, the
-            name of ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
+        name: File path relative to the profiler's folder, without suffix. For example, the name of
+            ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
         text: The SQL statement.
         columns: Names of the columns that the statement returns.
         parameters: Parameter names, in the order in which SQLite numbers them.

@@ -90,7 +90,7 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
     All other lines have the role ``NOTHING``.
 
     Args:
-        plane: Name of the plane.
+        plane: The plane's name.
         lines: Line names in the plane.
     """
     if get_device_number(plane) is None:
@@ -145,7 +145,7 @@ class PlaneEvents(Table):
         end_ns: End time, relative to the start of the profile.
         name: Name of the event, as an index into ``texts`` of :class:`Planes`.
         label: The event's instruction and module, as an index into ``labels`` of :class:`Planes`.
-        line: Row of the host line, number of the GPU stream, or -1 for other events.
+        line: Row of the event's host line, number of its GPU stream, or -1 if it is on neither.
         device: Number of the device that ran the event. For host events, the device number that the
             event refers to.
         run: Run id of the module execution to which the event belongs.
@@ -171,8 +171,8 @@ class Planes:
     """All events in one recording by XLA's profiler, as columns.
 
     Attributes:
-        texts: Numbering of all texts in events.
-        labels: Numbering of all labels. A label says which instruction an event belongs to. It is a
+        texts: Numbers all texts in events.
+        labels: Numbers all labels. A label says which instruction an event belongs to. It is a
             tuple of four numbers, each -1 if unknown. The first three are indices into ``texts``:
             the instruction (``fusion.3``), its path in the program
             (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
@@ -205,7 +205,7 @@ class Planes:
         """Add a device that has a plane.
 
         Args:
-            plane: Name of the plane.
+            plane: The plane's name.
             number: Device number.
             name: Name of the device, or "" if unknown.
         """
@@ -240,12 +240,12 @@ class Planes:
         - Host events are divided into roles by :meth:`_add_host`.
 
         Args:
-            role: Role of the line.
-            plane: Name of the plane.
-            line: Row of the host line, number of the GPU stream, or -1 for other lines.
+            role: The line's role, such as ``HOST``.
+            plane: The plane's name.
+            line: Row of a host line, number of a GPU stream, or -1 for any other line.
             times_ns: Start and end time of each event.
             name: For each event, the index of its name in ``texts``.
-            stats: Statistics of the events, keyed by the names in ``STAT_COLUMNS``. Missing values
+            stats: Event statistics, keyed by the names in ``STAT_COLUMNS``. Missing values
                 are -1.
         """
         op, count = stats["op"], len(name)
@@ -295,7 +295,7 @@ class Planes:
         - Training step: has a step number.
 
         Args:
-            events: Events of the thread.
+            events: Events on the thread.
             is_instruction: Mask of the events that name an instruction.
         """
         # Launches become calls, not ranges.

@@ -87,7 +87,7 @@ class DeviceWork:
     """The device activities in a recording, along with their calls and ranges.
 
     Args:
-        planes: Planes of the recording. :meth:`Planes.finish` must have been called.
+        planes: The recording's planes. :meth:`Planes.finish` must have been called.
         process: Number of the profiled process, as returned by :func:`make_process_number`.
 
     Attributes:

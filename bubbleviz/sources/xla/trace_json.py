@@ -104,7 +104,7 @@ class TraceJsonPlanes:
         """Build the planes of all recordings in the trace. Unused lines are left out.
 
         Returns:
-            recordings: Planes of each recording. There is at least one recording.
+            recordings: The planes of each recording. There is at least one recording.
             n_strays: Number of events that were left out because their process has no name.
         """
         recording_of = self._number_processes()
@@ -139,7 +139,7 @@ class TraceJsonPlanes:
         return dict(zip(processes, number_recordings(names, starts), strict=True))
 
     def _make_planes(self, recording_of: Mapping[ProcessName, int]) -> list[Planes]:
-        """Create the planes of each recording, with their devices but without events.
+        """Create each recording's planes, including their devices but no events.
 
         There is at least one recording.
 
@@ -189,8 +189,8 @@ class TraceJsonPlanes:
         missing duration is replaced by 0.
 
         Args:
-            planes: Planes of the recording.
-            role: Role of the thread, such as ``HOST`` or ``STREAM``.
+            planes: The recording's planes.
+            role: The thread's role, such as ``HOST`` or ``STREAM``.
             thread: Process id and thread id of the thread.
             events: Columns of the thread's events, keyed by name.
         """

@@ -356,7 +356,7 @@ class PlaneReader:
 
         Args:
             line: Parsed message of the line.
-            rows: Slice of the events.
+            rows: Slice that selects the events to decode.
             role: Role of the line, such as ``xla.OPS``.
             row: Row of a host line, number of a GPU stream, or -1 for any other line. It is stored
                 with each event.
@@ -612,7 +612,7 @@ def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
     """Return a list that contains a limitation if a recording's start is unknown, else [].
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         space: The recording.
     """
     if space.start_ns is not None:

@@ -17,7 +17,7 @@ def refuse_binary(path: str, head: bytes) -> None:
     """Raise an error if a recording has the binary format from early development versions.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         head: First bytes or first line of the file.
 
     Raises:

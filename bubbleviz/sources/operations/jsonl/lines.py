@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True):
     """The header, which is the first line of a recording file.
 
     Attributes:
-        rank: Rank of the process in the run.
+        rank: The process's rank in the run.
         began_ns: Start time of the recording in ns, on the host's monotonic clock.
         clock: Reading of the host's clocks at the time the file was started.
         world_size: Number of processes in the run, or -1 if unknown.
@@ -183,7 +183,7 @@ def decode_header(path: str, line: bytes) -> Header:
     """Decode the header of a recording file.
 
     Args:
-        path: Path of the file, for messages.
+        path: Path to the file, for messages.
         line: First line of the file.
 
     Raises:

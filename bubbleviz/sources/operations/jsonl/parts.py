@@ -41,7 +41,7 @@ CHUNK_BYTES = 1 << 22
 _TAIL_BYTES = 1 << 16
 #: Maximum length of a header in bytes.
 _MAX_HEADER_BYTES = 1 << 16
-#: Matches the path of a file: a stem, an optional file number, and the suffix.
+#: Matches the path of a recording file: a stem, an optional file number, and the suffix.
 _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(layout.SUFFIX)}\Z")
 
 
@@ -269,11 +269,11 @@ class PartReader:
     from its beginning.
 
     Args:
-        path: Path of the file, which may still be empty.
-        names: Numbering of the range names, which may be shared by several readers.
+        path: Path to the file, which may still be empty.
+        names: Numbers the range names. It may be shared by several readers.
 
     Attributes:
-        path: Path of the file.
+        path: Path to the file.
         header: Header of the file, or None if the file has no complete header yet.
         n_damaged: Number of damaged lines before the last complete iteration.
         damage: What is wrong with the first damaged line, or "" if no line is damaged.
@@ -441,10 +441,10 @@ class FollowedFolder:
     clock of each file's host. The iterations of a stretch give UTC as well.
 
     Args:
-        folder: Folder of the recordings, which need not exist yet.
+        folder: The folder that contains the recordings. It need not exist yet.
 
     Attributes:
-        names: Numbering of the range names, shared by all files.
+        names: Numbers the range names in all files.
         unreadable: Errors for files that could not be read, keyed by path. Unreadable files are
             tried again next time.
     """

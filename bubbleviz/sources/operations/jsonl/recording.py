@@ -180,7 +180,7 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 
     Args:
         waits: Intervals in which operations wait for receives or collectives.
-        is_receive: Mask of the intervals in ``waits`` that are waits for receives.
+        is_receive: Mask of the intervals in ``waits`` in which operations wait for receives.
         n_operations: Number of operations.
     """
     rows, end_ns = waits.operation[is_receive], waits.end_ns[is_receive]
@@ -281,7 +281,7 @@ def _has_repeated_numbers(session: RecordedSession) -> bool:
 def _make_iterations(
     session: RecordedSession, operations: RecordedOperations
 ) -> tuple[Ints, tuple[str, ...], bool]:
-    """Return the names of the iterations, and the iteration of each operation.
+    """Return the iteration names, and the iteration of each operation.
 
     If the iteration numbers do not strictly increase, they are ignored, and all iterations are
     numbered from 0 instead.
@@ -323,7 +323,7 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
 def _report_limitations(
     session: RecordedSession, n_unknown: int
 ) -> Iterator[limitations.Limitation]:
-    """Yield the limitations of a recording.
+    """Yield limitations for data that the recording lacks or that is damaged.
 
     Args:
         session: The recording.
@@ -404,7 +404,7 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
     """Open a recording. All of its files are read on first use, and only once.
 
     Args:
-        path: Path of any file in the recording.
+        path: Path to any file in the recording.
         jobs: Ignored, because one thread reads the files.
         watch: Progress callback.
     """
@@ -422,7 +422,7 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
 
 
 def _list_facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
-    """Yield the properties of a recording as (name, value) pairs."""
+    """Yield a recording's properties as (name, value) pairs."""
     header = session.header
     world = f" of {header.world_size}" if header.world_size > 0 else ""
     yield "rank", f"{header.rank}{world}, process {header.pid}"

@@ -29,7 +29,7 @@ def find_parts(path: str) -> list[str]:
     lower and higher numbers in their names are tried, as long as they belong to the recording.
 
     Args:
-        path: Path of any file in the recording.
+        path: Path to any file in the recording.
 
     Raises:
         ProfileError: The file cannot be read, or is not a recording.
@@ -48,7 +48,7 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
     each direction, it stops at the first file that is missing, invalid or from another session.
 
     Args:
-        path: Path of any file in the session.
+        path: Path to any file in the session.
         session: Key of the session, see :attr:`Header.session`.
     """
     stem, file_number = recorded.parse_file_name(path) or ("", 0)
@@ -80,7 +80,7 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
     """Select the files of the newest run, plus every file that has no valid header.
 
     The newest recording is the one with the latest start time in UTC. Another recording belongs to
-    the same run if all of these conditions hold:
+    the same run if all of the following conditions hold:
 
     - The recording has the same world size as the newest recording.
     - The recording is the latest for its rank with this world size.
@@ -149,7 +149,7 @@ class RecordedSession:
     """The recording of one process, read from all of its files.
 
     Attributes:
-        path: Path of the first file.
+        path: Path to the first file.
         header: The header of the first file that has a complete one.
         names: Range names, indexed by name id.
         stretch: The complete iterations, sorted by start time, along with their operations.
@@ -213,7 +213,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
     never marked.
 
     Args:
-        readers: Readers of the files, sorted by their part index.
+        readers: The files' readers, sorted by part index.
         watch: Progress callback, called with the fraction of the files that have been read.
     """
     stretches: list[Stretch] = []
