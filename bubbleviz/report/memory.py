@@ -27,7 +27,7 @@ class RankPeak:
         peak_bytes: Maximum allocated memory.
         resident_bytes: Memory that is already allocated when an iteration begins, or None if
             unknown.
-        stage: Stage of the rank, or None if it is unknown.
+        stage: The rank's stage, or None if unknown.
     """
 
     rank: int

@@ -490,7 +490,7 @@ class PhaseTimeEntry(Struct, frozen=True):
 
     Attributes:
         phase: Phase of the operations.
-        median_ns: Median busy time. For transfers, it is the lower median of the transfer time.
+        median_ns: Median busy time. For transfers, the lower median of the transfer time.
         stage: Stage of the ranks, or None if unknown.
         chunk: Model chunk, or None if there are no chunks.
         virtual_stage: Position of the model chunk in the model, or None if unknown.

@@ -1,4 +1,4 @@
-"""Stage and operation times, given or measured, in the form that simulation and planning need."""
+"""Stage and operation times, given or measured, in the form needed for simulation and planning."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
-#: Smallest positive and largest valid value of a time option, in ms.
-#: Times are whole nanoseconds.
-#: A time of more than 115 days is probably in the wrong unit.
+#: Smallest positive and largest valid value of a time option, in ms. Times are whole nanoseconds. A
+#: time of more than 115 days is probably given in the wrong unit.
 _MIN_MS, _MAX_MS = 1e-6, 1e10
 
 
@@ -25,7 +24,7 @@ _MIN_MS, _MAX_MS = 1e-6, 1e10
 class StageTimes:
     """Times of one microbatch in ms: a single value for all stages, or one value per stage.
 
-    A model chunk takes 1/v of the time of its stage. If a schedule does not split the backward, the
+    A model chunk takes 1/v of its stage's time. If a schedule does not split the backward, the
     backward takes ``backward_ms + weight_ms``.
 
     Attributes:
@@ -33,9 +32,9 @@ class StageTimes:
         backward_ms: T_B, the backward for the input.
         weight_ms: T_W, the backward for the weights.
         transfer_ms: T_comm, the latency of every transfer between two devices.
-        measured: Measured times of the virtual stages, used for plans with the same placement as
-            the run, or None if the times were not measured.
-        lengths: Time of each microbatch divided by the mean of all microbatches, or empty if all
+        measured: Measured times of the virtual stages, used for plans that have the same placement
+            as the run. None if the times were not measured.
+        lengths: Time of each microbatch divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """
 
@@ -51,9 +50,9 @@ def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
     If T_F, T_B and T_W each have a single value or one value per stage, the times are returned
-    unchanged. Otherwise, several values are replaced by one value for all stages: their sum divided
-    by the new number of stages. The total time stays the same. The times of measured virtual stages
-    and the microbatch lengths are then dropped.
+    unchanged. Otherwise, several values are replaced by one value for all stages, which is their
+    sum divided by the new number of stages, so that the total time stays the same. In that case,
+    the times of measured virtual stages and the microbatch lengths are dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):
@@ -69,11 +68,11 @@ def convert_to_ticks(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
     """Convert times to integer ticks of 1/v ns.
 
-    The time of a chunk in ticks is then equal to the time of its whole stage in ns.
+    The time of a chunk in ticks then equals the time of its whole stage in ns.
 
     Args:
         stages: Number of devices, p.
-        microbatches: Number of operations of each phase that a stage runs, m v.
+        microbatches: Number of operations that a stage runs in each phase, m v.
         times: Times in milliseconds.
         chunks: Number of model chunks per device, v.
 
@@ -82,8 +81,8 @@ def convert_to_ticks(
         W of one chunk on each device.
 
     Raises:
-        UsageError: An option has neither one value nor one value per stage, a value is not a valid
-            time, or the sum of all times may exceed ``MAX_TOTAL_NS``.
+        UsageError: An option has neither a single value nor one value per stage, a value is not a
+            valid time, or the sum of all times may exceed ``MAX_TOTAL_NS``.
     """
     forward = _convert_option("--tf", times.forward_ms, stages)
     backward = _convert_option("--tb", times.backward_ms, stages)
@@ -99,10 +98,10 @@ def convert_to_ticks(
 
 
 def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Convert the values of an option from ms to ns, one per stage.
+    """Convert an option's values from ms to ns, one per stage.
 
     Args:
-        name: Name of the option, for messages.
+        name: Name of the option, used in messages.
         values: One value for all stages, or one per stage.
         stages: Number of stages.
 
@@ -132,13 +131,13 @@ class MeasuredTimes:
         stages: Number of stages, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
-        times: Times of the stages, each added up over the chunks of the stage.
-        split: Whether B and W were measured separately. Otherwise, each is half of the backward.
-        spread: Standard deviation of the operation times of each phase, divided by their mean.
+        times: Times of the stages, each of which is the sum over the stage's chunks.
+        split: Whether B and W were measured separately. If not, each is half of the backward.
+        spread: For each phase, the standard deviation of the operation times divided by their mean.
         schedule: Name of the run's schedule, or "" if unknown.
-        window_ns: Mean length, standard deviation and number of the windows of the bubble ratio
+        window_ns: Mean length, standard deviation and number of windows for the bubble ratio
             ``schedule``, or None if the windows or the schedule are unknown.
-        lengths: For several iterations, the time of each microbatch divided by the mean. Empty if
+        lengths: The time of each microbatch divided by the mean, in several iterations. Empty if
             all microbatches take equally long.
     """
 
@@ -156,12 +155,12 @@ class MeasuredTimes:
 def collect_times(
     kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
 ) -> MeasuredTimes:
-    """Return the sizes and stage times of a run; see :func:`build_workload`.
+    """Return a run's sizes and stage times; see :func:`build_workload`.
 
     The time of a stage is the sum of the times of its chunks.
 
     Args:
-        kinds: Times of each kind of operation, for example all F of a virtual stage.
+        kinds: Times of each kind of operation, such as all F operations of a virtual stage.
         transfer_ns: Time of a transfer, or None if no transfer was recorded.
         microbatches: Number of microbatches in an iteration, or None if unknown.
 
@@ -189,11 +188,11 @@ def collect_times(
 
 
 def _measure_spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
-    """Return the relative standard deviation of the operation times of each phase.
+    """Return the relative standard deviation of the operation times in each phase.
 
-    It is the median of the values of all kinds of operations with this phase. Kinds whose mean is
-    unknown are skipped, and an unknown standard deviation is 0. If B or W were not measured, they
-    get the value of F, because they take about as long.
+    The result for a phase is the median of the values of all kinds of operations in that phase.
+    Kinds whose mean is unknown are skipped, and an unknown standard deviation is 0. If B or W was
+    not measured, it gets the value of F, because it takes about as long.
     """
     values: dict[Phase, list[float]] = {}
     for kind in kinds:
@@ -211,26 +210,26 @@ def build_workload(
     *,
     forward_only: bool = False,
 ) -> Workload:
-    """Build the workload of a run from its measured operation times.
+    """Build a run's workload from its measured operation times.
 
-    All predictions for other orders and layouts are based on this workload:
+    All predictions for other orders and layouts are based on the workload:
 
     - An operation takes its mean time in the slowest pipeline of the typical iteration. A slow rank
-      is slow in every order, so a simulation of the run's own order takes as long as the run.
-    - The usual gap before operations that wait for nothing is added to each operation. The host and
-      kernel launches cause these gaps.
-    - Recomputation is added to the backward that needs it.
+      is slow in any order, so a simulation of the run's own order takes as long as the run.
+    - The usual gap before operations that wait for nothing is added to each operation. Such gaps
+      are caused by the host and by kernel launches.
+    - Recomputation is added to the backward that requires it.
     - A transfer takes the median time of its edge and direction. If this time is unknown, the
       transfer takes the median of the other direction, else ``transfer_ns``, else 0.
-    - On a stage with v chunks, each microbatch takes 1/v of a unit of memory per chunk, from F to
-      the end of W.
+    - On a stage with v chunks, each microbatch takes 1/v of a unit of memory in each chunk, from F
+      to the end of W.
 
     Args:
         kinds: Times of each kind of operation. Transfers have the phase of their receive.
         transfer_ns: Median transfer time of all edges, or None if no transfer was recorded.
         microbatches: Number of microbatches in an iteration, or None if unknown.
-        forward_only: Whether to accept a run without backwards. Transfers of gradients then take no
-            time.
+        forward_only: Whether to accept a run that has no backwards. In such a run, gradient
+            transfers take no time.
 
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the
@@ -285,9 +284,9 @@ def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], 
     if that mean is unknown.
 
     The gap of a phase is the lower median over all virtual stages. A single virtual stage may have
-    few gaps, some of them caused by other transfers. A phase whose gaps are all unknown gets the
-    lower median of all gaps, or 0 if no gap is known. Phases that are not work, for example
-    transfers, get no gap.
+    only a few gaps, some of which are caused by other transfers. A phase in which all gaps are
+    unknown gets the lower median of all gaps, or 0 if no gap is known. Phases that are not work,
+    for example transfers, get no gap.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
     all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]
@@ -309,14 +308,14 @@ def _find_transfer_times(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the transfer times from each virtual stage to the next and to the previous one.
 
-    The time is 0 within a device. If only one direction of an edge was measured, its time is used
-    for both directions.
+    The time is 0 between virtual stages on the same device. If only one direction of an edge was
+    measured, its time is used for both directions.
 
     Args:
         placement: Device index of each virtual stage.
         times: Median transfer times in ns, keyed by the receiving virtual stage and the phase of
             the receive.
-        transfer_ns: Time of a transfer whose edge has no measured time in either direction.
+        transfer_ns: Time of a transfer over an edge that has no measured time in either direction.
     """
     down, up = [0] * len(placement), [0] * len(placement)
     for s, (device, next_device) in enumerate(pairwise(placement)):

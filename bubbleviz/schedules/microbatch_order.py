@@ -1,4 +1,4 @@
-"""Search for the best order of microbatches that differ in length: a local search by swaps."""
+"""Local search, by swaps, for the best order of microbatches that differ in length."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from bubbleviz.schedules.varied_times import compute_makespans
 
 #: Number of orders that are tried in one round.
 _N_TRIED_ORDERS = 48
-#: The search ends after this many consecutive rounds without a shorter order.
+#: The search ends after this many consecutive rounds without any improvement.
 _PATIENCE = 6
-#: Maximum number of rounds, multiplied by the number of operations of the plan.
+#: Maximum number of rounds multiplied by the number of operations in the plan.
 _MAX_TIMED_OPERATIONS = 60_000
 
 
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
-    """Search for the fastest order in which to run microbatches of unequal length.
+    """Search for the fastest order in which to run microbatches of different lengths.
 
-    This local search starts with the best of four orders (see :func:`_list_starting_orders`). Each
+    The local search starts from the best of four orders (see :func:`_list_starting_orders`). Each
     round makes ``_N_TRIED_ORDERS`` copies of the best order, and swaps one random pair of
     microbatches in each copy. The fastest copy becomes the best order if its makespan is shorter.
     The plan itself does not change; only the microbatches trade places.
 
-    The random numbers have a fixed seed. The search ends after ``_PATIENCE`` consecutive rounds
-    without a shorter makespan. The total number of rounds is at most ``_MAX_TIMED_OPERATIONS``
-    divided by the number of operations of the plan.
+    The random number generator has a fixed seed. The search ends after ``_PATIENCE`` consecutive
+    rounds without a shorter makespan. The total number of rounds is at most
+    ``_MAX_TIMED_OPERATIONS`` divided by the number of operations in the plan.
 
     Args:
         plan: Operations of each device, in order, for a single pipeline.
-        times: Times of the stages, with the lengths of the microbatches.
+        times: Times of the stages, including the lengths of the microbatches.
 
     Returns:
-        order: Index of the microbatch to run at each position of the new order.
-        saved: Fraction of the makespan of the measured order that the new order saves.
+        order: Index of the microbatch to run at each position in the new order.
+        saved: Fraction of the measured order's makespan that the new order saves.
     """
     lengths, count = np.array(times.lengths), plan.microbatches
     mean_times, random = replace(times, lengths=()), np.random.default_rng(0)
     graph = build_operation_graph(plan)
 
     def time_orders(orders: Ints) -> Floats:
-        """Return the makespan of each order in ns, given orders of shape (orders, places)."""
+        """Return the makespan of each order in ns, given orders of shape (orders, positions)."""
         factors = lengths[orders].T
         return compute_makespans(
             plan, graph, mean_times, lambda operation: factors[operation.microbatch]
@@ -71,7 +71,7 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
 
 
 def _list_starting_orders(lengths: Floats) -> Ints:
-    """Return four orders of microbatches to start from, shape (4, microbatches).
+    """Return four microbatch orders to start from, as an array of shape (4, microbatches).
 
     The orders are the measured order, ascending length, descending length, and an order with short
     microbatches at both ends. Short microbatches at the ends shorten the warm-up and the cool-down.
@@ -82,10 +82,10 @@ def _list_starting_orders(lengths: Floats) -> Ints:
 
 
 def _swap_pairs(order: Ints, pairs: Ints) -> Ints:
-    """Return copies of an order, each with two microbatches swapped.
+    """Return copies of an order in which two microbatches are swapped.
 
     Args:
-        order: Microbatches in order, shape (microbatches,).
+        order: The microbatches in order, shape (microbatches,).
         pairs: The two positions to swap in each copy, shape (2, copies).
 
     Returns:

@@ -1,15 +1,15 @@
-"""The dependency graph of a plan: its operations in a topological order, and their predecessors.
+"""A plan's dependency graph: its operations in topological order, and their predecessors.
 
 For one microbatch on virtual stage v, F needs the F of v-1. B and BW need the F of v, and the B or
-BW of v+1. W needs the B of v. In addition, each operation follows the previous operation of its
+BW of v+1. W needs the B of v. In addition, each operation follows the previous operation on its
 device::
 
     device 0   F0 ─── F1 ───────────── B0
                  └ lag ┐             ┌ lag
     device 1           F0 ─── B0 ────┘
 
-Inputs from the same device need no edges of their own, because each operation already follows the
-previous operation of its device.
+Inputs from the same device need no separate edges, because each operation already follows the
+previous operation on its device.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _Result = tuple[bool, int, int]
 
 @dataclass(frozen=True)
 class OperationGraph:
-    """The operations of a plan in a topological order, with their dependencies.
+    """The operations of a plan in topological order, along with their dependencies.
 
-    If two operations run together, the second one follows the first one, and the results of both
-    are available when the second one ends.
+    If two operations run together, the second one follows the first, and the results of both are
+    available when the second one ends.
 
     Attributes:
         device: Device index of each operation.
         operations: The operations.
         edges: For each operation, the edges to the operations that it follows. The edge to the
-            previous operation of the device comes first, if there is one. The lag index of an
-            activation is the virtual stage that produced it. For a gradient, the lag index is this
-            virtual stage plus the number of virtual stages.
-        last: Index of the last operation of each device. Devices without operations are left out.
+            previous operation on the device comes first, if there is one. The lag index of an
+            activation is the virtual stage that produced it. For a gradient, the lag index is the
+            virtual stage that produced it plus the number of virtual stages.
+        last: Index of the last operation on each device. Devices without operations are left out.
     """
 
     device: tuple[int, ...]
@@ -52,7 +52,7 @@ class OperationGraph:
 
 
 def build_operation_graph(plan: Plan) -> OperationGraph:
-    """Build the dependency graph of the operations of a plan, in an order in which they can run.
+    """Build the dependency graph of a plan's operations, in an order in which they can run.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -83,12 +83,12 @@ def _list_input_edges(
 ) -> list[Edge]:
     """Return an edge for each input of an operation that comes from another device.
 
-    Inputs from the same device need no edges (see the top of the module).
+    Inputs from the same device need no edges (see the module docstring).
 
     Args:
         plan: The plan.
         device: Device of the operation.
-        inputs: Results that the operation, or the overlapped pair of operations, needs.
+        inputs: Results that are needed by the operation or the overlapping pair of operations.
         producer: Maps each result to the index of the operation that produces it.
     """
     edges = []
@@ -103,12 +103,12 @@ def _list_input_edges(
 def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
     """Yield the operations in an order in which they can run.
 
-    A stack contains the devices that may be able to continue. The device on top is removed and runs
+    A stack contains the devices that may be able to continue. The device on top is popped and runs
     its operations until an input is missing. A device that receives a result is pushed onto the
     stack.
 
     Yields:
-        The device, the operation or overlapped pair, its inputs, and its results.
+        The device, the operation or overlapping pair of operations, its inputs, and its results.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -142,7 +142,7 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
 
 
 def _get_group(plan: Plan, order: Order, index: int) -> Order:
-    """Return the operation at ``index``, with the next operation if both run together."""
+    """Return the operation at ``index``, along with the next operation if both run together."""
     is_pair = bool(plan.together) and order[index] in plan.together
     return order[index : index + 1 + is_pair]
 
@@ -161,7 +161,7 @@ def _list_inputs(operation: PlannedOperation, length: int) -> list[_Result]:
 
     Args:
         operation: The operation.
-        length: Number of virtual stages of a pipeline.
+        length: Number of virtual stages in a pipeline.
     """
     stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
     if phase is Phase.F:

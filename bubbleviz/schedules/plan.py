@@ -1,9 +1,9 @@
-"""Plans: which operations of an iteration each device runs, and in what order.
+"""Plans: which operations each device runs in an iteration, and in what order.
 
 A plan contains no times. :mod:`bubbleviz.schedules.known` builds the plans of known schedules,
 :mod:`bubbleviz.schedules.search` searches for plans for given times, and
-:mod:`bubbleviz.schedules.simulation` computes when the operations of a plan run. The measured times
-of a run's operations (:class:`OperationTimes`) are defined here as well.
+:mod:`bubbleviz.schedules.simulation` computes when the operations of a plan run. This module also
+defines the measured times of a run's operations (:class:`OperationTimes`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bubbleviz.model.phases import Phase
 
 @dataclass(frozen=True, order=True)
 class PlannedOperation:
-    """One operation of a plan.
+    """One operation in a plan.
 
     Attributes:
-        virtual_stage: Position in the model of the chunk that the operation belongs to, from 0.
-        phase: F, B (gradient of the input), W (gradient of the weights) or BW (both fused).
-        microbatch: Index of the microbatch, from 0.
+        virtual_stage: Zero-based position in the model of the chunk that the operation belongs to.
+        phase: F, B (gradient of the input), W (gradient of the weights) or BW (B and W fused).
+        microbatch: Zero-based index of the microbatch.
     """
 
     virtual_stage: int
@@ -30,7 +30,7 @@ class PlannedOperation:
 
     @property
     def receiver(self) -> int:
-        """Virtual stage that needs the result of an F or B. May be outside the model."""
+        """The virtual stage that needs the result of an F or B. It may be outside the model."""
         return self.virtual_stage + (1 if self.phase is Phase.F else -1)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ Order = tuple[PlannedOperation, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """The operations of one iteration, in the order in which each device runs them.
+    """The operations in one iteration, in the order in which each device runs them.
 
     Attributes:
         name: Name of the schedule.
@@ -51,8 +51,7 @@ class Plan:
         chunks: Number of model chunks per device, v.
         placement: Device index of each virtual stage.
         orders: Operations of each device, in the order in which they run.
-        replicas: Number of pipelines in the plan. The virtual stages are numbered pipeline by
-            pipeline.
+        replicas: Number of pipelines in the plan. Virtual stages are numbered pipeline by pipeline.
         together: Forwards that overlap with the next operation in the order, which is a backward.
             Both operations start once the inputs of both have arrived. The results of both are
             available once both have ended.
@@ -79,7 +78,7 @@ class Plan:
 
     @property
     def virtual_stages(self) -> int:
-        """Number of virtual stages of all pipelines, p v times the number of replicas."""
+        """Number of virtual stages in all pipelines: p v times the number of replicas."""
         return len(self.placement)
 
     @property
@@ -98,17 +97,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Memory:
-    """Activation memory of one microbatch on a whole stage, and the memory limit of a device.
+    """Activation memory of one microbatch on a whole stage, and a device's memory limit.
 
     F allocates ``backward``, B frees all but ``weight``, and W frees the rest (arXiv 2401.10241,
     section 3.1). If a stage has v chunks, each chunk takes 1/v of these amounts. All three amounts
     are in the same unit, which is arbitrary.
 
     Attributes:
-        limit: Maximum activation memory of a device, or None if there is no limit.
+        limit: Maximum activation memory on a device, or None if there is no limit.
         backward: M_B, the memory from F to the end of B.
         weight: M_W, the part of M_B that is kept until the end of W.
-        in_bytes: Whether the unit is bytes.
+        in_bytes: Whether amounts are in bytes.
     """
 
     limit: float | None = None
@@ -119,13 +118,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """Memory settings of a schedule whose plans are searched for at given times.
+    """Memory settings for a schedule whose plans are searched for with given times.
 
     Attributes:
         limit: Default memory limit as a function of p, in units of M_B, or None if the schedule has
             a fixed order without a limit.
         peak: Maximum number of microbatches whose activations a device stores at once, according to
-            the schedule's paper, as a function of p. Used to recognize measured orders.
+            the schedule's paper, as a function of p. The number is used to recognize measured
+            orders.
         weight_memory: Default of M_W, in units of M_B.
     """
 
@@ -136,7 +136,7 @@ class PlanSearch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A pipeline schedule: a rule that makes plans of any size.
+    """A pipeline schedule, which is a rule for making plans of any size.
 
     Attributes:
         name: Name that users see, for example ``"1f1b"``.
@@ -147,9 +147,9 @@ class Schedule:
             schedule, the result is the plan at equal times. The function raises
             :class:`bubbleviz.errors.UsageError` for sizes that the schedule does not allow.
         searched: Memory settings for searching plans, or None if the order is always the same.
-        with_one_chunk: Name of the equivalent schedule for one chunk per device, or None if the
+        with_one_chunk: Name of the equivalent schedule with one chunk per device, or None if the
             schedule keeps its own name.
-        replicas: Number of pipelines in a plan. The pipelines run different microbatches.
+        replicas: Number of pipelines in a plan. Each pipeline runs different microbatches.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Schedule:
 
     @property
     def has_one_order(self) -> bool:
-        """Whether the order does not depend on operation times, given no memory limit."""
+        """Whether the order is independent of operation times if there is no memory limit."""
         return self.searched is None or self.searched.limit is None
 
 
@@ -185,8 +185,8 @@ class OperationTimes:
 
     Attributes:
         phase: Phase of the operations.
-        median_ns: Median busy time. For transfers, it is the lower median of the transfer time.
-        stage: Stage of the rank, or -1 if unknown.
+        median_ns: Median busy time. For transfers, the lower median of the transfer time.
+        stage: The rank's stage, or -1 if unknown.
         chunk: Model chunk, or -1 if there are no chunks.
         virtual_stage: Position of the model chunk in the model, or -1 if unknown.
         gap_ns: Median time between the previous operation and an operation that waited for nothing,
@@ -210,14 +210,14 @@ class OperationTimes:
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """Measured memory of a run, in bytes.
+    """A run's measured memory, in bytes.
 
     Attributes:
         activation: Memory of one microbatch from F to the end of B, for each virtual stage.
         weight_activation: Part of ``activation`` that is kept until the end of W, for each virtual
             stage.
         resident: Memory of each device that does not depend on the order of operations: weights,
-            gradients, optimizer states and the temporary memory of operations.
+            gradients, optimizer states, and temporary memory used by operations.
     """
 
     activation: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Memory of a plan: the peak activation memory of each device, and whether it fits a limit."""
+"""Memory of a plan: the peak activation memory of each device, and whether it is within a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
 from bubbleviz.schedules.workload import Workload
 
-#: Relative tolerance when a peak is compared with its limit. A peak is a sum of floats.
+#: Relative tolerance for comparing a peak with its limit. A peak is a sum of floats.
 ROUNDING = 1e-9
 
 
@@ -58,16 +58,16 @@ def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
 def set_memory(
     workload: Workload, memory: MeasuredMemory, limit_bytes: float | Sequence[float] | None
 ) -> Workload:
-    """Return a workload with measured activation memory and a memory limit, both in bytes.
+    """Return a workload that has measured activation memory and a memory limit, both in bytes.
 
     The limit for the activations of a device is ``limit_bytes`` minus the resident memory of the
     device.
 
     Args:
-        workload: Workload with the same virtual stages as ``memory``.
+        workload: A workload with the same virtual stages as ``memory``.
         memory: The run's measured memory use.
-        limit_bytes: Memory limit in bytes: one number for all devices, one number per device, or
-            None if there is no limit.
+        limit_bytes: Memory limit in bytes, as one number for all devices or one number per device.
+            None means no limit.
 
     Raises:
         UsageError: The resident memory of a device exceeds the limit.

@@ -1,7 +1,7 @@
-"""Planning: find the shortest order of operations within the memory limits of a workload.
+"""Planning: find the shortest order of operations within a workload's memory limits.
 
-The candidates are the orders of all known schedules, and orders from a local search. A lower bound
-shows how much shorter an order could be at best.
+The candidates are the orders of all known schedules, as well as orders from a local search. A lower
+bound shows how much shorter an order could be at best.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bubbleviz.schedules.workload import Workload
 
 
 def list_fixed_plans(workload: Workload) -> list[Plan]:
-    """Return the plans of all schedules that have a fixed order and the placement of a workload.
+    """Return the plans of all schedules that have a fixed order and a workload's placement.
 
     - The plans are sorted by name.
-    - Of several plans whose orders differ only in the numbers of microbatches, only one is
+    - Of several plans whose orders differ only in how microbatches are numbered, only one is
       returned.
     - With one chunk per device, an interleaved schedule can have the same order as another
       schedule. The plan then has the name of the other schedule.
-    - Operations that a schedule would overlap run one after the other.
+    - Operations that a schedule would overlap run one after the other instead.
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
@@ -51,8 +51,8 @@ def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Pla
     (``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble`` in
     torch.distributed.pipelining.schedules). The result is empty in these cases:
 
-    - m is not a multiple of the number of rounds.
-    - Rounds have p microbatches, as in other interleaved plans.
+    - m is not divisible by the number of rounds.
+    - Each round has p microbatches, as in other interleaved plans.
     - The placement is not a looped placement with several chunks.
     """
     stages = max(placement) + 1
@@ -71,27 +71,27 @@ def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Pla
 SEARCHED, SEARCHED_SPLIT = "searched", "searched-split"
 #: Maximum number of operations in a plan.
 _MAX_OPERATIONS = 200_000
-#: Maximum number of operations that a search simulates, over all orders that it tries.
+#: Maximum number of operations that a search simulates, in total over all orders that it tries.
 _MAX_TIMED = 400_000_000
 
 
 @dataclass(frozen=True)
 class BestPlan:
-    """The best order for a workload, and the alternatives.
+    """The best order for a workload, along with the alternatives.
 
     Attributes:
         workload: Times and memory of the virtual stages.
         split: Whether orders may split the backward into B and W.
-        best: The shortest order within the memory limits. Callers may replace it by another
+        best: The shortest order within the memory limits. Callers may replace it with another
             candidate.
         candidates: All orders that were considered, named by their schedule, ``searched`` or
-            ``searched-split``. Allowed orders come first. Within both groups, shorter orders come
+            ``searched-split``. Allowed orders come first. Within each group, shorter orders come
             first.
-        lower_bound_ns: Lower bound for the length of all orders within the memory limits.
+        lower_bound_ns: Lower bound on the length of all orders within the memory limits.
         best_split: If the run's backward is fused, the best order that splits it, assuming that B
             and W take equally long. Otherwise None.
-        by_makespan: Whether orders are compared by their makespan. Otherwise, orders are compared
-            by the longest window of a device.
+        by_makespan: Whether orders are compared by their makespan. If False, they are compared by
+            the longest window of any device.
     """
 
     workload: Workload
@@ -103,28 +103,28 @@ class BestPlan:
     by_makespan: bool = True
 
     def length_ns(self, order: Outcome) -> int:
-        """Return the length that is used to compare an order; see ``by_makespan``."""
+        """Return the length by which an order is compared; see ``by_makespan``."""
         return _get_length_ns(order, self.by_makespan)
 
     def bubble_ratio(self, order: Outcome) -> float | None:
-        """Return the bubble ratio of an order in the window that is used to compare orders."""
+        """Return an order's bubble ratio in the window by which orders are compared."""
         ran = order.simulation
         return ran.schedule_ratio if self.by_makespan else ran.stage_ratio
 
     @property
     def is_proven(self) -> bool:
-        """Whether the best order reaches the lower bound, so that no order is shorter."""
+        """Whether the best order reaches the lower bound, in which case no order is shorter."""
         return self.length_ns(self.best) <= self.lower_bound_ns
 
     @property
     def max_improvement(self) -> float:
-        """Upper bound for the fraction of the best length that a better order could save."""
+        """Upper bound on the fraction of the best order's length that a better order could save."""
         length = self.length_ns(self.best)
         return (length - self.lower_bound_ns) / length if length else 0.0
 
 
 def is_plannable(workload: Workload) -> bool:
-    """Return whether the number of operations of a workload is positive and within the limit."""
+    """Return whether a workload's number of operations is positive and within the limit."""
     return 0 < 3 * workload.virtual_stages * workload.microbatches <= _MAX_OPERATIONS
 
 
@@ -136,22 +136,23 @@ def find_best_plan(
     by_makespan: bool = True,
     watch: Watch = unwatched,
 ) -> BestPlan:
-    """Find the best order for a workload, among fixed plans and the results of a search.
+    """Find the best order for a workload among fixed plans and the results of a search.
 
     If the run's backward is fused and ``split`` is None, orders that split the backward are
     searched for as well, but only as candidates for :attr:`BestPlan.best_split`.
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
-        initial_orders: Further orders to start the search from.
-        split: Whether orders may split the backward into B and W, or None to do as the run does.
-        by_makespan: Whether to minimize the makespan. Otherwise, the longest window of a device is
+        initial_orders: Additional orders from which to start the search.
+        split: Whether orders may split the backward into B and W, or None to do the same as the
+            run.
+        by_makespan: Whether to minimize the makespan. If False, the longest window of any device is
             minimized, which is the shortest possible period of a run whose iterations overlap.
         watch: Callback that receives the completed fraction of the search.
 
     Raises:
-        UsageError: There are no operations or too many, or the memory is too small for one
-            microbatch.
+        UsageError: There are no operations or too many of them, or there is too little memory for
+            one microbatch.
     """
     _check_size(workload)
     may_report_split = split is not False
@@ -202,15 +203,15 @@ def _check_size(workload: Workload) -> None:
 
 
 def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -> list[bool]:
-    """Return which searches to run, in order: True for fused backwards, False for split backwards.
+    """Return which searches to run, in order: True for fused, False for split backwards.
 
-    If orders may split the backward, fused orders are only searched for if a fused backward is
+    If orders may split the backward, fused orders are searched for only if a fused backward is
     shorter than B and W together on some virtual stage.
 
     Args:
         workload: Times of the virtual stages.
         split: Whether orders may split the backward.
-        report_split: Whether to search for orders that split the backward, even if they are not
+        report_split: Whether to search for orders that split the backward even if they are not
             allowed.
     """
     times = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
@@ -224,7 +225,7 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
 
 
 def _report_part_progress(watch: Watch, n_done: int, n_parts: int, fraction: float) -> None:
-    """Report the progress of one search as part of the progress of all searches."""
+    """Report the progress of one search as a part of the overall progress."""
     watch((n_done + fraction) / n_parts)
 
 
@@ -233,11 +234,11 @@ def _get_length_ns(order: Outcome, by_makespan: bool) -> int:
 
 
 def _make_sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
-    """Return the key that sorts orders from best to worst.
+    """Return a key that sorts orders from best to worst.
 
-    Allowed orders come first, and shorter orders come before longer ones. Ties are broken in favor
-    of orders that do not split the backward, then by less memory, then in favor of known schedules,
-    and finally by name.
+    Allowed orders come first, and shorter orders come before longer ones. Ties are broken first in
+    favor of orders that do not split the backward, then in favor of less memory, then in favor of
+    known schedules, and finally by name.
     """
     name = order.plan.name
     return (
@@ -264,15 +265,15 @@ def _search_orders(
         workload: Times of the virtual stages, and the memory of devices.
         initial_orders: Orders to start the search from. Orders that do not fit in memory are
             skipped.
-        fused: Whether backwards are one operation.
-        by_makespan: Whether to minimize the makespan. Otherwise, the longest window of a device is
+        fused: Whether each backward is a single operation.
+        by_makespan: Whether to minimize the makespan. If False, the longest window of any device is
             minimized.
         watch: Callback that receives the completed fraction of the search.
 
     Returns:
-        outcome: The best order that was found. If B and W take longer than the fused backward, each
-            B that is immediately followed by its W may be fused.
-        lower_bound_ns: Lower bound for the length of all orders of this kind.
+        outcome: The best order found. If B and W take longer than the fused backward, each B that
+            is immediately followed by its W may be fused.
+        lower_bound_ns: Lower bound on the length of all orders of this kind.
     """
     problem = build_problem(workload, fused=fused, makespan=by_makespan)
     relaxed = workload if fused else _relax_workload(workload)
@@ -299,9 +300,10 @@ def _search_orders(
 
 
 def _relax_workload(workload: Workload) -> Workload:
-    """Shorten B and W so that together they take no longer than the fused backward.
+    """Shorten B and W so that they take no longer together than the fused backward.
 
-    The lower bound of this workload holds for orders that mix split and fused backwards.
+    The lower bound for the resulting workload also holds for orders that mix split and fused
+    backwards.
     """
     backward_and_fused = zip(workload.backward_ns, workload.fused_ns, strict=True)
     backward_ns = tuple(min(backward, fused) for backward, fused in backward_and_fused)

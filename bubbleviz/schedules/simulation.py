@@ -30,7 +30,7 @@ class Simulation(Table):
         device: Index of the device that ran the operation.
         virtual_stage: Virtual stage of the operation.
         phase: Code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: Microbatch of the operation, from 0.
+        microbatch: Zero-based index of the operation's microbatch.
         start_ns: Start time.
         end_ns: End time, exclusive.
     """

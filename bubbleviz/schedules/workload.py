@@ -29,7 +29,7 @@ class Workload:
         forward_ns: Time of a forward, T_F.
         backward_ns: Time of the backward for the input, T_B.
         weight_ns: Time of the backward for the weights, T_W.
-        fused_ns: Time of the whole backward in one operation.
+        fused_ns: Time of the whole backward as a single operation.
         down_ns: Time from the end of F to the arrival of its result at the next virtual stage. It
             is 0 on the same device, and for the last virtual stage.
         up_ns: Time from the end of B to the arrival of its result at the previous virtual stage. It
@@ -41,7 +41,7 @@ class Workload:
         split: Whether B and W were measured separately. Otherwise, B and W are each assumed to take
             half of the whole backward, and W can only be moved once the framework can split the
             backward.
-        lengths: Time of each microbatch divided by the mean of all microbatches, or empty if all
+        lengths: Time of each microbatch divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """
 

@@ -1,9 +1,9 @@
-"""The best layout for each schedule, compared with the current layout of a run.
+"""The best layout for each schedule, compared with a run's current layout.
 
-The best layout for a schedule with a fixed order is found exactly (:mod:`.partition`). The order of
-a searched schedule depends on the times, and therefore on the layout. For a searched schedule, the
-order and the layout are improved in turn, as long as the iteration gets shorter. The result need
-not be optimal.
+For a schedule with a fixed order, the best layout is found exactly (:mod:`.partition`). The order
+of a searched schedule depends on the times and therefore on the layout. For a searched schedule,
+the order and the layout are improved alternately, as long as the iteration gets shorter. The result
+may not be optimal.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ FORWARD = "gpipe"
 
 @dataclass(frozen=True)
 class LayoutQuestion:
-    """The model and the run that best layouts are searched for.
+    """The model and the run for which the best layouts are searched for.
 
     Attributes:
         layers: Layers of the model.
         stages: Number of devices.
         microbatches: Number of microbatches.
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
-        current_layout: Current layout of the run, or None if unknown.
-        links: Transfer time in ns between each pair of devices, added to the layers' own transfer
-            times, or None to add nothing.
+        current_layout: The run's current layout, or None if unknown.
+        links: Transfer time in ns between each pair of devices, which is added to the layers' own
+            transfer times. None adds nothing.
         split: Whether B and W were measured separately.
     """
 
@@ -75,25 +75,24 @@ class LayoutQuestion:
 
 @dataclass(frozen=True)
 class ScheduleLayout:
-    """The best layout for one schedule.
+    """The best layout for a particular schedule.
 
     Attributes:
         schedule: Name of the schedule.
-        plan: The order, or None if the schedule does not allow these sizes.
-        baseline: Layout to compare with. This is the current layout of the run if it has the
-            placement of the schedule. Otherwise, it is one of the two even layouts
-            (:func:`.make_even_layouts`): a layout that fits in memory is preferred, then the faster
-            layout.
-        is_current_layout: Whether ``baseline`` is the current layout of the run.
-        baseline_ns: Makespan with ``baseline``.
+        plan: The order of the operations, or None if the schedule does not allow these sizes.
+        baseline: Layout to compare with. It is the run's current layout if that has the schedule's
+            placement. Otherwise, it is one of the two even layouts (:func:`.make_even_layouts`): a
+            layout that fits in memory is preferred, then the faster layout.
+        is_current_layout: Whether ``baseline`` is the run's current layout.
+        baseline_ns: Makespan with the layout ``baseline``.
         baseline_fits: Whether ``baseline`` fits in memory.
         best: The best layout, or None if no layout fits in memory or the schedule does not allow
             these sizes.
-        exact: Whether the schedule has a fixed order, which does not depend on the times. Only then
-            can a layout be proven to be the best.
-        peak_memory: Peak memory of each device in the unit of the layers, including memory that is
+        exact: Whether the schedule has a fixed order, which does not depend on the times. A layout
+            can be proven to be the best only if the order is fixed.
+        peak_memory: Peak memory of each device, in the unit of the layers, including memory that is
             always in use.
-        bubble_ratio: Bubble ratio in the makespan with the best layout.
+        bubble_ratio: Bubble ratio over the makespan with the best layout.
         reason: Reason why there is no best layout, or "".
     """
 
@@ -117,14 +116,14 @@ class ScheduleLayout:
         return 1 - self.best.makespan_ns / self.baseline_ns
 
     def list_holders(self) -> tuple[tuple[int, int], ...]:
-        """For each virtual stage, return its device and its index within its pipeline."""
+        """Return, for each virtual stage, its device and its index within its pipeline."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
         return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
 
     @property
     def proven(self) -> bool:
-        """Whether it is proven that no layout is better with this schedule."""
+        """Whether it is proven that no better layout exists with this schedule."""
         return self.exact and self.best is not None and self.best.proven
 
 
@@ -138,19 +137,19 @@ def find_best_layouts(
 
     Args:
         question: The model and the run.
-        names: Schedule names. If empty, all schedules with one order are used, or only
+        names: Schedule names. If empty, all schedules that have one order are used, or only
             :data:`FORWARD` if the run has no backwards.
         chunks: Number of model chunks per device for schedules with several chunks, or None for the
             default of each schedule.
-        watch: Callback that receives the fraction of schedules that are done.
+        watch: Callback that receives the fraction of schedules that are finished.
 
     Returns:
         One result per schedule, sorted by makespan, shortest first. Schedules without a layout come
         last.
 
     Raises:
-        UsageError: A named schedule is unknown, or does not allow the sizes.
-        MismatchError: All operations together are too long to simulate.
+        UsageError: A named schedule is unknown or does not allow the sizes.
+        MismatchError: The total time of all operations is too long to simulate.
     """
     layers = question.layers
     times_ns = (*layers.times, layers.down_ns, layers.up_ns)
@@ -184,10 +183,10 @@ def _find_for_schedule(
 
     A schedule with a fixed order is passed to :func:`_find_for_plan`. For a searched schedule, each
     round first searches for the best order with the current layout, and then for the best layout
-    with this order. The first round starts from a baseline layout (see :func:`_list_baselines`).
+    with this order. The first round starts with a baseline layout (see :func:`_list_baselines`).
 
     The search ends after ``_MAX_ROUNDS`` rounds, after a round that does not improve the result, or
-    if no layout fits in memory. The result of the best round is returned.
+    if no layout fits in memory. The result from the best round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.
@@ -215,10 +214,11 @@ def _find_for_schedule(
 def _build_device_workload(
     question: LayoutQuestion, rule: Schedule, layout: model.Layout
 ) -> Workload:
-    """Build the workload for the search of an order.
+    """Build the workload for an order search.
 
     Every virtual stage takes the mean time of all virtual stages on its device. Every transfer
-    takes as long as the longest transfer of the layout. The memory limit is the schedule's default.
+    takes as long as the longest transfer of the layout. The memory limit is the default limit of
+    the schedule.
     """
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
@@ -243,16 +243,16 @@ def _build_device_workload(
 def _find_for_plan(
     question: LayoutQuestion, plan: Plan, start: model.Layout | None = None
 ) -> ScheduleLayout:
-    """Find the best layout for one order.
+    """Find the best layout for a given order.
 
-    The baseline of the result is the current layout of the run if it has the placement of the
-    order. Otherwise, the baseline is one of two even layouts: a layout that fits in memory is
-    preferred, then the faster layout.
+    The baseline in the result is the run's current layout if that has the placement of the order.
+    Otherwise, the baseline is one of two even layouts: a layout that fits in memory is preferred,
+    then the faster layout.
 
     Args:
         question: The model and the run.
         plan: The order of operations.
-        start: Additional layout to start the search from.
+        start: An additional layout from which to start the search.
     """
     recurrence, layers = question.recurrence(plan), question.layers
     layouts, is_current = _list_baselines(question, recurrence.placement)
@@ -297,10 +297,10 @@ def _compute_bubble_ratio(
 def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
-    """Return the layouts to compare with, and whether this is the current layout of the run.
+    """Return the layouts to compare with, and whether they are the run's current layout.
 
-    If the current layout has the given placement, it is the only layout. Otherwise, the layouts are
-    the two even layouts from :func:`.make_even_layouts`.
+    If the current layout has the given placement, it is the only layout returned. Otherwise, the
+    layouts are the two even layouts from :func:`.make_even_layouts`.
     """
     current = question.current_layout
     if current is not None and current.placement == placement:
@@ -311,15 +311,15 @@ def _list_baselines(
 def compute_peak_memory(
     layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
-    """Return the peak memory of each device, including memory that is always in use.
+    """Return each device's peak memory, including memory that is always in use.
 
     Args:
         layers: Layers of the model.
-        recurrence: The order of the operations.
+        recurrence: The recurrence for the order of operations.
         layout: Layers of each virtual stage.
 
     Returns:
-        Peak memory of each device, in the unit of the memory of the layers.
+        Peak memory of each device, in the same unit as the memory of the layers.
     """
     sums = Sums(layers, recurrence.length)
     rows = recurrence.list_memory_rows()

@@ -1,6 +1,7 @@
-"""Framework options that set a layout: Megatron's layout string, and torchtitan's list of modules.
+"""Framework options that set a layout: Megatron's layout string and torchtitan's list of modules.
 
-Sources: Megatron-LM, ``megatron/core/transformer/pipeline_parallel_layer_layout.py`` (grammar and
+References: Megatron-LM, ``megatron/core/transformer/pipeline_parallel_layer_layout.py`` (grammar
+    and
 restrictions); torchtitan, option ``pipeline_parallel_module_fqns_per_model_part``.
 """
 
@@ -22,18 +23,18 @@ _EMBEDDING, _HEAD = ("tok_embeddings",), ("norm", "output")
 
 
 def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
-    """Return the value of ``--pipeline-model-parallel-layout``, or None if Megatron refuses it.
+    """Return the value for ``--pipeline-model-parallel-layout``, or None if Megatron refuses it.
 
     ``E`` is the embedding, ``t`` a transformer layer, ``m`` a layer of multi-token prediction,
     ``L`` the loss, and ``|`` separates virtual stages: ``Et*3|(tt|)*29m|L``. The embedding is
-    always on the first stage, and the loss is always on the last stage, even if they were not
-    measured separately.
+    always on the first stage and the loss on the last stage, even if they were not measured
+    separately.
 
-    Megatron refuses a layout in these cases:
+    Megatron refuses a layout in any of these cases:
 
     - The placement is not looped.
     - An embedding is not on the first virtual stage, or a head is not on the last virtual stage.
-    - Layers of multi-token prediction are on several virtual stages, or not in the last chunk.
+    - Layers of multi-token prediction are on several virtual stages or outside the last chunk.
     """
     devices = max(layout.placement) + 1
     chunks = len(layout.placement) // devices
@@ -53,11 +54,11 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
 
 
 def _abbreviate(stages: list[str]) -> str:
-    """Return the text of all stages, separated by ``|``, with repetitions abbreviated.
+    """Return the text for all stages, separated by ``|``, with repetitions abbreviated.
 
-    Three or more equal layers in a row are written like ``t*3``. Two or more equal stages in a row
-    are written like ``(tt|)*2``. The last stage is always written separately, without a ``|`` at
-    its end.
+    Three or more identical layers in a row are written like ``t*3``. Two or more identical stages
+    in a row are written like ``(tt|)*2``. The last stage is always written separately, without a
+    ``|`` at the end.
     """
 
     def format_stage(stage: str) -> str:
@@ -100,7 +101,7 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
             else:
                 names += _EMBEDDING if kind is LayerKind.EMBEDDING else _HEAD
         parts.append(names)
-    # An embedding or head that was not measured separately must still be part of a stage.
+    # An embedding or head must be part of a stage even if it was not measured separately.
     if LayerKind.EMBEDDING not in layers.kinds:
         parts[0] = [*_EMBEDDING, *parts[0]]
     if LayerKind.HEAD not in layers.kinds:

@@ -1,4 +1,4 @@
-"""Layers of a model with their times and memory, and layouts, which divide them into stages."""
+"""The layers of a model, with their times and memory, and layouts that divide them into stages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
-#: Maximum number of layers.
-#: Memory for lower bounds grows with the square of the number of layers.
+#: Maximum number of layers. The memory needed for lower bounds grows quadratically with the number
+#: of layers.
 MAX_LAYERS = 1_000
 
 
 class LayerKind(Enum):
-    """Kind of a layer, as distinguished by the layout options of frameworks."""
+    """The kind of a layer, as distinguished by the layout options of frameworks."""
 
     TRANSFORMER = "layer"
     EMBEDDING = "embedding"
@@ -30,18 +30,18 @@ class LayerKind(Enum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layers(Table):
-    """The layers of a model in order, with times for one microbatch.
+    """The layers of a model in order, with their times for one microbatch.
 
     Attributes:
         forward_ns: Time of F.
         backward_ns: Time of B, the backward for the input alone.
         weight_ns: Time of W, the backward for the weights.
-        fused_ns: Time of the whole backward as one operation.
+        fused_ns: Time of the whole backward as a single operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
         up_ns: Time to transfer the gradient of the layer's output back from another device.
         activation: Activation memory from F to the end of B, in any unit.
         weight_activation: Part of ``activation`` that stays in use until the end of W.
-        resident: Memory that is always in use: weights, gradients, optimizer states.
+        resident: Memory that is always in use: weights, gradients and optimizer states.
         names: Names of the layers.
         kinds: Kinds of the layers.
     """
@@ -71,7 +71,7 @@ class Layers(Table):
 
     @property
     def forward_only(self) -> bool:
-        """Whether there are no backwards, as in serving."""
+        """Whether there are no backwards, as in inference serving."""
         return not self.fused_ns.any()
 
 
@@ -96,8 +96,8 @@ class Layout:
     """A division of the layers into contiguous parts, one for each virtual stage.
 
     Attributes:
-        placement: Device index of each virtual stage of one pipeline.
-        bounds: Index of the first layer of each virtual stage, and the number of layers at the end.
+        placement: Device index of each virtual stage in one pipeline.
+        bounds: Index of each virtual stage's first layer, followed by the total number of layers.
     """
 
     placement: tuple[int, ...]
@@ -114,12 +114,12 @@ class Layout:
 
 
 def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
-    """Make the default layouts of frameworks, with equal numbers of transformer layers per stage.
+    """Make the default layouts of frameworks: equally many transformer layers on every stage.
 
     If there is a remainder, some stages get one more layer: the last stages in the first layout,
     and the first stages in the second layout. Layers before the first transformer layer are on the
     first stage. Layers after the last transformer layer are on the last stage. If there are fewer
-    transformer layers than stages, all layers are divided equally.
+    transformer layers than stages, all layers are divided equally among the stages.
 
     Raises:
         UsageError: There are fewer layers than virtual stages.
@@ -137,7 +137,7 @@ def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layou
 
 
 def check_enough(layers: int, stages: int) -> None:
-    """Check that there are enough layers for all virtual stages, but not too many to compute with.
+    """Check that there are enough layers for all virtual stages, but not too many to handle.
 
     Raises:
         UsageError: There are fewer layers than stages, or more than ``MAX_LAYERS``.
@@ -160,10 +160,10 @@ def build_layout_workload(
     edges: Ints | None = None,
     split: bool = True,
 ) -> Workload:
-    """Build the workload of a layout by adding up the layers of each virtual stage.
+    """Build a layout's workload by adding up the layers of each virtual stage.
 
-    The transfer to the next stage takes as long as the transfer of the stage's last layer, or 0 if
-    both stages are on the same device.
+    The transfer to the next stage takes as long as the transfer after the stage's last layer, or no
+    time if both stages are on the same device.
 
     Args:
         layers: Layers of the model.
@@ -171,8 +171,8 @@ def build_layout_workload(
         microbatches: Number of microbatches.
         limit: Memory of each device, or None if there is no limit. The resident memory of the
             layers is subtracted from it.
-        edges: Additional transfer time over each boundary between stages, down and up, shape
-            (2, S - 1), or None to add nothing.
+        edges: Additional transfer time over each boundary between stages, down and up, shape (2, S
+            - 1). None adds nothing.
         split: Whether B and W were measured separately.
     """
     placement = layout.placement

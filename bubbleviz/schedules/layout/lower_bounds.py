@@ -5,9 +5,9 @@ for each stage. The memory of a device at one moment is a sum of the same form::
 
     value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  transfers
 
-For such a sum, dynamic programming finds the cheapest way to place layers ``i`` and later on stages
-``s`` and later. This minimum does not depend on the earlier stages. Added to the sum over the first
-stages of a layout, it is a lower bound for all ways to complete the layout.
+For such a sum, dynamic programming finds the cheapest way to place layer ``i`` and all later layers
+on stage ``s`` and all later stages. The minimum does not depend on the earlier stages. Adding it to
+the sum over the first stages of a layout gives a lower bound for all ways to complete the layout.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from bubbleviz.schedules.layout.recurrence import Path
 
 
 class Sums:
-    """Weighted sums over the stages of a layout, and lower bounds of the sums for partial layouts.
+    """Weighted sums over the stages of a layout, and lower bounds on the sums for partial layouts.
 
     There are K sums, for S stages and L layers.
 
     Args:
         layers: The L layers of the model.
         stages: Number of virtual stages, S.
-        edges: Additional transfer time over each boundary, down and up, shape (2, S - 1), or None
-            to add nothing.
+        edges: Additional transfer time over each boundary, down and up, shape (2, S - 1). None adds
+            nothing.
 
     Attributes:
-        up_to: ``up_to[k, s, i]`` is the value in sum k of layers 0 to i-1 if all of them were on
+        up_to: ``up_to[k, s, i]`` is what layers 0 to i-1 would add to sum k if all of them were on
             stage s; shape (K, S, L + 1).
-        into: ``into[k, s, i]`` is the value in sum k of the transfers into stage s if its first
+        into: ``into[k, s, i]`` is what the transfers into stage s add to sum k if the stage's first
             layer is i; shape (K, S, L + 1).
-        rest: ``rest[k, s, i]`` is the minimum value in sum k of stage s and all later stages if the
+        rest: ``rest[k, s, i]`` is the minimum that stage s and all later stages add to sum k if the
             first layer of stage s is i, or infinity if impossible; shape (K, S + 1, L + 1).
     """
 
@@ -46,7 +46,7 @@ class Sums:
         features = layers.features
         zero = np.zeros((len(features), 1))
         self._layer_sums = np.concatenate((zero, features.cumsum(axis=1)), axis=1)
-        # Nothing crosses the ends of the model.
+        # No transfer crosses the ends of the model.
         ways = np.stack((layers.down_ns, layers.up_ns)).astype(float)
         none = np.zeros((2, 1))
         self._edges = np.zeros((2, stages))
@@ -61,10 +61,10 @@ class Sums:
         return len(self.up_to)
 
     def add(self, paths: Sequence[Path]) -> None:
-        """Add one sum per path. Its value for a layout is the length of the path with this layout.
+        """Add one sum per path. Its value for a layout is the length of the path with that layout.
 
         Args:
-            paths: Paths through the plan, given by the factors of each stage and boundary.
+            paths: Paths through the plan, given as the factors of each stage and boundary.
         """
         if not paths:
             return
@@ -83,7 +83,7 @@ class Sums:
         self.rest = np.concatenate((self.rest, self._compute_rest(up_to, into)))
 
     def select(self, rows: Ints | Bools) -> None:
-        """Keep only the selected sums."""
+        """Keep only the sums that are selected."""
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
 
     def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
@@ -109,8 +109,8 @@ class Sums:
         transfers into the stage (from ``into``).
 
         Args:
-            bounds: First layer of each stage, followed by the end of the last stage, shape (n, s +
-                1).
+            bounds: First layer of each of the s stages, followed by the end of the last one, shape
+                (n, s + 1).
 
         Returns:
             The sums, shape (n, K).
@@ -129,7 +129,7 @@ def find_bottleneck_layout(
     """Find the layout that minimizes the longest device path, by dynamic programming.
 
     A device path contains all operations of a device. This method requires one stage per device.
-    The path then contains every earlier stage equally often, and no later stage. Its length depends
+    The path then contains every earlier stage equally often and no later stage. Its length depends
     only on the layers i to j-1 of the device::
 
         head and tail of layers 0 to i-1  +  m times the work of layers i to j-1
@@ -137,15 +137,16 @@ def find_bottleneck_layout(
     Args:
         placement: Device index of each virtual stage.
         paths: The path of each device (see :meth:`.Recurrence.find_device_paths`).
-        sums: Sums, starting with the lengths of these S paths.
+        sums: Sums whose first S entries are the lengths of the device paths.
 
     Returns:
-        rest: ``rest[s, i]`` is the longest device path of stage s and all later stages, minimized
-            over all layouts whose stage s begins with layer i; shape (S + 1, L + 1).
+        rest: ``rest[s, i]`` is the length of the longest device path among stage s and all later
+            stages, minimized over all layouts whose stage s begins with layer i; shape (S + 1, L +
+            1).
         bounds: Bounds of the best layout, shape (S + 1,).
 
-        The result is None if the placement is not one stage per device in order, or if the paths
-        depend on more than the layers of a device.
+        The result is None if the placement is not one stage per device in order, or if a path
+        depends on more than the layers of its device.
     """
     stages, count = len(placement), sums.count
     if placement != tuple(range(stages)) or len(paths) != stages:
@@ -166,14 +167,15 @@ def find_bottleneck_layout(
 
 
 def _measure_device_paths(sums: Sums, stages: int) -> Floats:
-    """Return the length of each device's path, for every possible range of layers on the device.
+    """Return the length of each device's path for every possible range of layers on the device.
 
     All earlier stages have the same factors, so only the sum over their layers matters. Each
-    boundary between earlier stages is assumed to be where its transfer takes the least time.
+    boundary between earlier stages is assumed to be at the layer where its transfer takes the least
+    time.
 
     Args:
-        sums: Sums, starting with the lengths of these S paths.
-        stages: Number of stages, one per device.
+        sums: Sums whose first S entries are the lengths of the device paths.
+        stages: Number of stages, with one stage per device.
 
     Returns:
         Array of shape (S, L + 1, L + 1). Entry ``[s, i, j]`` is the length for device s with layers
@@ -192,20 +194,20 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
-    """Return which layers may come first on each stage so that the remaining layers fit in memory.
+    """Return which layers may come first on each stage if the remaining layers must fit in memory.
 
     Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1. Each
-    stage must get at least one layer, and must fit in memory. It fits if its contribution to every
-    sum is at most the limit of the sum. Stages are checked one by one, so a device may still be too
-    small for all of its stages together.
+    stage must get at least one layer, and must fit in memory. A stage fits if its contribution to
+    every sum is at most that sum's limit. Stages are checked one by one, so a device may still be
+    too small for all of its stages together.
 
     Args:
-        memory: K sums: the memory of each device at its moments of peak use.
+        memory: K sums, which are the memory of each device at its moments of peak use.
         limits: Upper limit of each sum, shape (K,).
 
     Returns:
-        Mask that is True if layer i is possible for stage s, shape (S + 1, L + 1). In the last row,
-        only entry L is True.
+        Mask whose entry [s, i] is True if layer i is possible for stage s, shape (S + 1, L + 1). In
+        the last row, only entry L is True.
     """
     is_possible = np.zeros((memory.stages + 1, memory.count + 1), bool)
     is_possible[memory.stages, memory.count] = True

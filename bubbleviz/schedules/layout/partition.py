@@ -1,16 +1,16 @@
-"""Find the layout that gives the shortest iteration, by branch and bound over contiguous layers.
+"""Find the layout with the shortest iteration by branch and bound over contiguous layers.
 
-1. The search starts from two layouts: the layout with equal shares, and the layout that minimizes
-   the longest device path. Both are improved by moving layers.
-2. The lengths of several paths through the plan are lower bounds of the makespan. These paths are
-   the path through all operations of each device, and the longest path of each good layout. The
-   mean of the device paths is a lower bound as well.
-3. Stages are added from the first to the last, to thousands of partial layouts at a time. Partial
-   layouts whose bound reaches the best makespan so far are dropped. Complete layouts are timed.
+1. The search starts from two layouts: one with equal shares, and one that minimizes the longest
+   device path. Both are improved by moving layers.
+2. The lengths of several paths through the plan are lower bounds on the makespan. The paths are,
+   for each device, the path through all of its operations and, for each good layout, the longest
+   path. The mean length of the device paths is a lower bound as well.
+3. Stages are added from first to last, to thousands of partial layouts at a time. Partial layouts
+   whose bound reaches the best makespan so far are dropped. Complete layouts are timed.
 
 The makespan of a fixed order is the length of its longest path, so a complete search finds the best
-of all layouts. A search that becomes too large is stopped, and its result contains the lower bound
-that was reached so far.
+of all layouts. A search that becomes too large is stopped. Its result contains the lower bound
+reached so far.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bubbleviz.schedules.layout.lower_bounds import (
 from bubbleviz.schedules.layout.recurrence import BLOCK, Recurrence
 from bubbleviz.schedules.plan_memory import ROUNDING
 
-#: Makespan of a layout that does not fit in memory, or if no layout was found.
+#: Makespan of a layout that does not fit in memory, or of a search that found no layout.
 NEVER = int(np.iinfo(np.int64).max)
 
 
 def _list_moves(stages: int) -> Ints:
-    """Return the moves that a local search tries, as changes of the bounds.
+    """Return the moves that a local search tries, as changes to the bounds.
 
     A move shifts adjacent boundaries together by one layer, or a single boundary by one or two
     layers, in either direction.
@@ -45,7 +45,7 @@ def _list_moves(stages: int) -> Ints:
         stages: Number of virtual stages, S.
 
     Returns:
-        Changes to add to the bounds of a layout, one move per row, shape (n, S + 1).
+        Changes to add to a layout's bounds, one move per row, shape (n, S + 1).
     """
     moves = []
     for low in range(1, stages):
@@ -61,9 +61,9 @@ def _list_moves(stages: int) -> Ints:
 def balance_layers(layers: Layers, stages: int) -> Ints:
     """Return the layout that divides the time of F, B and W most evenly among the stages.
 
-    The boundary before stage s is placed where the time of all earlier layers is closest to s / S
-    of the total. Each stage gets at least one layer. There must be at least as many layers as
-    stages.
+    The boundary before stage s is placed where the total time of all earlier layers is closest to s
+    / S of the time of all layers. Each stage gets at least one layer. There must be at least as
+    many layers as stages.
 
     Returns:
         Bounds of the layout (see :class:`Layout`), shape (S + 1,).
@@ -72,7 +72,8 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
     done = np.concatenate(([0], work.cumsum()))
     target = done[-1] * np.arange(stages + 1) / stages
     bounds = np.abs(done[None, :] - target[:, None]).argmin(axis=1)
-    # Layers that take no time make several boundaries equally close, so the outer bounds are set.
+    # Layers that take no time can make several boundaries equally close, so the outer bounds are
+    # set explicitly.
     bounds[0], bounds[-1] = 0, len(layers)
     # Each stage needs at least one layer.
     min_bound = np.arange(stages + 1)
@@ -84,9 +85,10 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
 
 #: Maximum number of values to compute together in one step of the search.
 _MAX_VALUES = 1 << 22
-#: Maximum number of sums to keep: the sums from before the search, and the latest sums.
+#: Maximum number of sums to keep: those from before the search, and the latest ones.
 _MAX_SUMS = 64
-#: Maximum number of partial layouts that a search examines, and of operations that it times.
+#: Maximum number of partial layouts that a search examines, and maximum number of operations that
+#: it times.
 MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
 #: Maximum rounding error of a bound, in ns. Makespans are whole numbers.
 _ROUNDING = 0.25
@@ -94,12 +96,12 @@ _ROUNDING = 0.25
 
 @dataclass(frozen=True)
 class Partition:
-    """The best layout found for one order.
+    """The best layout found for a given order.
 
     Attributes:
         layout: Layers of each virtual stage.
         makespan_ns: Makespan of the order with this layout.
-        least_ns: Lower bound of the makespan of all layouts that fit.
+        least_ns: Lower bound on the makespan of all layouts that fit.
         timed: Number of layouts that were timed.
     """
 
@@ -110,7 +112,7 @@ class Partition:
 
     @property
     def proven(self) -> bool:
-        """Whether no layout is better."""
+        """Whether no better layout exists."""
         return self.least_ns >= self.makespan_ns
 
 
@@ -131,15 +133,16 @@ def find_best_partition(
     """Find the layout that gives a fixed order the shortest makespan.
 
     Args:
-        recurrence: The order of operations.
+        recurrence: The recurrence for the order of operations.
         layers: Layers of the model, at least one per virtual stage.
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
-        starts: Layouts to improve before the search, in addition to the layout with equal shares.
+        starts: Layouts to improve before the search starts, in addition to the layout with equal
+            shares.
         watch: Callback that receives the completed fraction of the search.
-        max_nodes: Maximum number of partial layouts that are examined before the search is stopped.
+        max_nodes: Maximum number of partial layouts to examine before the search is stopped.
 
     Returns:
-        The best layout that was found. If no layout was found, the result is a reason:
+        The best layout that was found. If no layout was found, the result is the reason:
         ``NONE_FITS`` after a complete search, or ``BROKEN_OFF`` if the search was stopped early.
 
     Raises:
@@ -161,24 +164,25 @@ def find_best_partition(
 
 
 class _Search:
-    """Branch and bound with a stack of partial layouts, the best one on top.
+    """Branch and bound with a stack of partial layouts, with the best one on top.
 
     Args:
-        recurrence: The order of operations.
+        recurrence: The recurrence for the order of operations.
         layers: Layers of the model.
         limit: Memory of each device, or None if there is no limit.
 
     Attributes:
-        bounds: Bounds of the best layout so far that fits in memory, or None if there is none.
+        bounds: Bounds of the best layout found so far that fits in memory, or None if there is
+            none.
         makespan_ns: Makespan with ``bounds``, or ``NEVER``.
         timed: Number of layouts that were timed.
         memory: Memory of each device at its moments of peak use, as sums over its stages. Empty if
             there is no limit.
         limits: Upper limit of each sum in ``memory``.
         sums: Lengths of paths through the plan, as sums over the stages. Each sum is a lower bound
-            of the makespan.
+            on the makespan.
         bottleneck: Result of :func:`find_bottleneck_layout`.
-        open_ns: Lower bound of the makespan of all layouts that were not examined, or infinity if
+        open_ns: Lower bound on the makespan of all layouts that were not examined, or infinity if
             the search was complete.
     """
 
@@ -199,7 +203,8 @@ class _Search:
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
         devices = recurrence.find_device_paths(layers)
         self.sums.add(devices)
-        # The mean of several lower bounds is also a lower bound, which considers all devices.
+        # The mean of several lower bounds is also a lower bound, and it takes all devices into
+        # account.
         mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
         self.sums.add_values(*mean)
         self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
@@ -210,7 +215,7 @@ class _Search:
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
     def measure_makespans(self, bounds: Ints) -> Ints:
-        """Return the makespan of each layout, and remember the best layout so far.
+        """Return the makespan of each layout, and keep track of the best layout so far.
 
         If a layout is faster than the best layout so far, it replaces ``self.bounds``, and its
         makespan replaces ``self.makespan_ns``.
@@ -229,11 +234,11 @@ class _Search:
         """Improve a layout by moving boundaries, and return the bounds of the local optimum.
 
         A move shifts a single boundary, or several adjacent ones (see :func:`_list_moves`). In each
-        step, all moves are tried, and the one with the least memory above the limits is taken. On a
-        tie, the shortest makespan decides. The search ends if no move is an improvement.
+        step, all moves are tried, and the move that leads to the least memory above the limits is
+        made. On a tie, the shortest makespan decides. The search ends if no move is an improvement.
 
         Args:
-            bounds: Bounds of a layout, which need not fit in memory.
+            bounds: Bounds of a layout, which does not have to fit in memory.
         """
         moves = _list_moves(self.recurrence.length)
         excess, makespan_ns = self._measure_layouts(bounds[None, :])
@@ -268,7 +273,7 @@ class _Search:
         return excess, makespans
 
     def run(self, watch: Watch, max_nodes: int) -> None:
-        """Search until no partial layout is left, or the limits of the search are reached.
+        """Search until no partial layout is left or the limits of the search are reached.
 
         If the search is stopped, ``open_ns`` is set to the smallest bound of the remaining layouts.
         """
@@ -300,7 +305,7 @@ class _Search:
 
     @property
     def _better_ns(self) -> float:
-        """A layout can beat the best layout only if its lower bound is less than this value."""
+        """A layout can beat the best layout only if its lower bound is below this value."""
         return self.makespan_ns - 1 + _ROUNDING
 
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
@@ -313,7 +318,8 @@ class _Search:
         - Its lower bound reaches the best makespan so far.
 
         Args:
-            partial_layouts: Bounds of each partial layout, shape (n, s + 1).
+            partial_layouts: Stage borders of each partial layout (see :class:`Layout`), shape (n, s
+                + 1).
             possible: Result of :func:`find_possible_starts`.
 
         Returns:
@@ -350,7 +356,8 @@ class _Search:
         remaining layers.
 
         Args:
-            partial_layouts: Bounds of each partial layout, shape (n, s + 1).
+            partial_layouts: Stage borders of each partial layout (see :class:`Layout`), shape (n, s
+                + 1).
 
         Returns:
             row: Index of the partial layout that each extension starts from.
@@ -369,14 +376,15 @@ class _Search:
     def _compute_bounds(
         sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int
     ) -> Floats:
-        """Return lower bounds of the sums for partial layouts that are extended by one stage.
+        """Return, for each extension, lower bounds on the sums over all layouts that start with it.
 
         Args:
             sums: The sums.
-            partial_layouts: Bounds of each partial layout, one per row.
+            partial_layouts: Stage borders of each partial layout (see :class:`Layout`), one per
+                row.
             row: Index of the partial layout that each extension starts from, shape (n,).
             end: End of the layers of the added stage (exclusive), shape (n,).
-            stage: Index of the added stage.
+            stage: Index of the stage that is added.
 
         Returns:
             The lower bounds, shape (n, K).
@@ -396,11 +404,11 @@ class _Search:
 
         The first is the layout with the shortest makespan. The second is the layout whose lower
         bound is furthest below its makespan. The lengths of their longest paths are added to
-        ``self.sums``. If there are then too many sums, only the first ``fixed`` sums and the latest
-        sums are kept.
+        ``self.sums``. If there are too many sums afterwards, only the first ``fixed`` sums and the
+        latest sums are kept.
 
         Args:
-            bound: Lower bound of the makespan of each layout.
+            bound: Lower bound on the makespan of each layout.
             layouts: Bounds of each layout, shape (n, S + 1).
             fixed: Number of sums that existed before the search began.
         """

@@ -3,8 +3,8 @@
 The order of the operations is fixed, and their durations depend on the layout. Makespans are exact:
 they are equal to the makespans of :func:`bubbleviz.schedules.simulation.simulate`.
 
-The length of the longest path for one layout is a sum of stage times with fixed factors. The same
-path also exists for every other layout, where its length is a lower bound of the makespan.
+For a given layout, the length of the longest path is a sum of stage times with fixed factors. The
+same path also exists for every other layout, where its length is a lower bound on the makespan.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, 
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of transfers over a boundary: activations go down, gradients up.
 _DOWN, _UP = 0, 1
-#: Number of layouts to evaluate together.
-#: An array of this length (32 kB) fits in the cache.
+#: Number of layouts to evaluate at once. An array of this length (32 kB) fits in the cache.
 BLOCK = 4096
 #: A path through a plan, as two arrays of counts.
 #: The first array counts each feature of each virtual stage on the path, shape (7, S).
@@ -42,8 +41,8 @@ class Recurrence:
 
     Args:
         plan: The plan.
-        links: Transfer time in ns between each pair of devices, added to the transfer times of the
-            layers, or None to add nothing.
+        links: Transfer time in ns between each pair of devices, which is added to the transfer
+            times of the layers. None adds nothing.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -51,7 +50,7 @@ class Recurrence:
 
     def __init__(self, plan: Plan, links: Ints | None = None) -> None:
         self.plan = plan
-        #: Number of virtual stages of a pipeline; all replicas have the same layers.
+        #: Number of virtual stages per pipeline; all replicas have the same layers.
         self.length = len(plan.placement) // plan.replicas
         self.placement = plan.placement[: self.length]
         self._graph = build_operation_graph(plan)
@@ -93,7 +92,7 @@ class Recurrence:
         return self._find_longest(*self._sum_times(layers, bounds[None, :]))
 
     def find_device_paths(self, layers: Layers) -> list[Path]:
-        """Return a path for each device that contains all operations of the device.
+        """Return, for each device, a path that contains all operations of the device.
 
         The path is found as the longest path if the operations of this device take much longer than
         all others.
@@ -117,7 +116,8 @@ class Recurrence:
     def _find_longest(self, lengths: Ints, transfers: Ints) -> Path:
         """Return the longest path, given the times of one layout.
 
-        If several devices end last at the same time, the path ends on the first one in the graph.
+        If several devices are the last to end, at the same time, the path ends on the first one in
+        the graph.
         """
         edges = self._graph.edges
         operation_ns = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
@@ -153,20 +153,20 @@ class Recurrence:
         return sums[:, bound[1:]] - sums[:, bound[:-1]], transfers
 
     def _make_uncrossed(self) -> Floats:
-        """Return an array of zeros for the crossings of each boundary, down and up."""
+        """Return an array of zeros to count the crossings of each boundary, down and up."""
         return np.zeros((2, max(0, self.length - 1)))
 
     def list_memory_rows(self) -> list[tuple[int, Path]]:
         """Return the memory of each device at its moments of peak use, as sums over the stages.
 
         The order of operations determines how many microbatches a device stores after each
-        operation. Its peak memory is the maximum over these moments. A moment is left out if
-        another moment is at least as full: it has at least as many microbatches before B, and
-        between B and W, on every stage.
+        operation. The device's peak memory is the maximum over all such moments. A moment is left
+        out if another moment is at least as full: it has at least as many microbatches before B,
+        and between B and W, on every stage.
 
         Returns:
-            (device, path) pairs, one per moment. The path contains the factors of the memory
-            features of each stage at this moment. All other factors are 0.
+            (device, path) pairs, one per moment. The path contains the factors of each stage's
+            memory features at that moment. All other factors are 0.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
@@ -183,7 +183,7 @@ class Recurrence:
         """Count the microbatches that a device stores, at the start and after each operation.
 
         Args:
-            order: Operations of the device, n of them.
+            order: The n operations of the device.
 
         Returns:
             Counts, shape (n + 1, 2 S). The first S columns contain the number of microbatches
@@ -205,7 +205,7 @@ class Recurrence:
 
 
 def _find_undominated(moments: Ints) -> Ints:
-    """Return the rows that are not dominated by another row.
+    """Return the rows that are not dominated by any other row.
 
     A row is dominated if another row is at least as large in every column.
 
@@ -224,11 +224,11 @@ def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
 
     Args:
         placement: Device index of each virtual stage.
-        links: Transfer time in ns between each pair of devices, shape (devices, devices), or None
-            if all additional times are 0.
+        links: Transfer time in ns between each pair of devices, shape (devices, devices). If None,
+            all additional times are 0.
 
     Returns:
-        Times, shape (2, S - 1). They are 0 between virtual stages on the same device.
+        The transfer times, shape (2, S - 1). They are 0 between virtual stages on the same device.
     """
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:
