@@ -94,9 +94,9 @@ def analyze(
             order, or None.
         keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports,
             next to the reports.
-        what_if: Whether to simulate other schedules with the measured durations of operations.
-        ideal: Whether to simulate the schedule of the run, or the plan if one is given, with the
-            measured durations of operations.
+        what_if: Whether to simulate other schedules with the measured operation durations.
+        ideal: Whether to simulate the run's schedule (or the plan, if given) with the measured
+            operation durations.
         window: The part of the run to measure, for example ``iteration:5-8`` or ``time:1.5s-3s``,
             or None for the entire run.
         memory: Whether to read the memory allocations that the profiles recorded.
@@ -132,7 +132,7 @@ def analyze(
     watched = progress or Unwatched()
     with _make_fleet(jobs, dask, dask_timeout) as fleet:
         with time_step("find profiles"):
-            # The paths can be an iterator, which can only be read once.
+            # The paths may be an iterator, which can be read only once.
             files = fleet.find(path_texts := _list_texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
         options = ReadOptions(
@@ -331,8 +331,8 @@ def simulate(
         chunks: Number of model chunks per device, or None for the default of the schedule.
 
     Raises:
-        UsageError: The schedule does not exist or does not support these sizes, or a size is
-            neither given nor in the report.
+        UsageError: The schedule does not exist or does not support the sizes, or a size is neither
+            given nor in the report.
         InputError: The report cannot be read, or does not contain a complete pipeline.
     """
     run = None if report is None else _get_pipeline(report)

@@ -190,7 +190,7 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
 
     Args:
         path: An absolute path, or a path relative to any of the folders. If a relative path exists
-            in several folders, the first of these folders is used.
+            in several folders, the first of those folders is used.
         roots: Resolved paths of the folders.
 
     Raises:
@@ -226,7 +226,7 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
 
 
 def _list_folders(roots: Sequence[Path]) -> Answer:
-    """List the folders that contain profiles, with the number of profiles in each folder.
+    """List the folders that contain profiles, with the number of profiles in each.
 
     Args:
         roots: Folders to search. Direct subfolders are searched too, except symbolic links.
@@ -277,7 +277,7 @@ def mark_recorded(value: Any, key: str = "") -> Any:
 
 @lru_cache(maxsize=1)
 def _list_own_names() -> frozenset[str]:
-    """Return the names of all bubble ratios and schedules, which are never marked as recorded."""
+    """Return the names of all bubble ratios and schedules. They are never marked as recorded."""
     return frozenset((*(ratio.name for ratio in list_ratios()), *list_names()))
 
 
@@ -285,8 +285,8 @@ def limit_size(answer: Answer) -> Answer:
     """Shorten lists in an answer in place, so that it has at most ``_MAX_ANSWER`` characters.
 
     In each round, the top-level list whose JSON is longest is shortened: it is halved if it has
-    more than ``_MAX_NAMES`` entries, and otherwise loses its last entry. The number of removed
-    entries per list is stored under the key ``left_out``.
+    more than ``_MAX_NAMES`` entries, or else loses its last entry. The number of removed entries
+    per list is stored under the key ``left_out``.
     """
 
     def measure_size(value: Any) -> int:

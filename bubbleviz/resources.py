@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
 
     Columns are allocated and freed for each block of a file, often by different threads. The
     operating system clears every page that it provides, which took 8 % of the CPU time for a
-    profile of 2 million kernels. On systems without glibc, this function does nothing.
+    profile with 2 million kernels. On systems without glibc, this function does nothing.
     """
     system = ctypes.CDLL(None) if sys.platform == "linux" else None
     if system is None or not hasattr(system, "mallopt"):

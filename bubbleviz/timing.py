@@ -44,7 +44,7 @@ class _Notes:
     def add(
         self, path: tuple[str, ...], seconds: float, rows: int, files: tuple[str, ...] = ()
     ) -> None:
-        """Add a duration, rows and files to a step, which is created if it does not exist yet.
+        """Add a duration, rows and files to a step, creating the step if it does not exist yet.
 
         Args:
             path: Names of the outer steps, outermost first, followed by the name of the step.
@@ -98,7 +98,7 @@ def record_file(name: str, file: str) -> None:
     The step is nested in the running step. Nothing is recorded outside :func:`record_steps`.
 
     Args:
-        name: Name of the step, which says how the file is read.
+        name: Name of the step, which tells how the file is read.
         file: Name of the file.
     """
     if notes := _notes.get():
@@ -109,7 +109,7 @@ def record_file(name: str, file: str) -> None:
 def record_steps() -> Iterator[list[Step]]:
     """Record the steps of the code inside the context.
 
-    Yields an empty list, which is filled with the steps when the context ends.
+    Yields an empty list that is filled with the steps when the context ends.
     """
     notes, steps = _Notes(), list[Step]()
     token = _notes.set(notes)

@@ -24,7 +24,7 @@ from bubbleviz.cli.streams import describe_os_error, discard_output, open_missin
 from bubbleviz.errors import BubblevizError
 from bubbleviz.signals import handle_signals, restore_interrupt
 
-#: Environment variable that is set when a shell asks for completions.
+#: Environment variable that is set when a shell requests completions.
 _COMPLETION_VARIABLE = "_BUBBLEVIZ_COMPLETE"
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as in shells.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
@@ -209,7 +209,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
 
     Args:
         arguments: The command line without the word ``bubbleviz``. Must not be empty.
-        names: Records the private names, and replaces them in messages.
+        names: Recorder of private names, which also replaces them in messages.
     """
     code: object
     try:

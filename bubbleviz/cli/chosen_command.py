@@ -16,7 +16,7 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
 
     Args:
         arguments: Command-line arguments. The words before the first option are paths.
-        names: Records the private names, and replaces them in the message.
+        names: Recorder of private names, which also replaces them in the message.
 
     Returns:
         The command, followed by the arguments.

@@ -18,12 +18,12 @@ def describe_usage_error(error: Any, names: PrivateNames) -> str:
     """Return the error message for a typer exception.
 
     The message states the problem, along with a suggestion such as "did you mean --jobs?" or a
-    reference to the help. Typer's suggestions are not used, because they can be very different from
-    the word that the user wrote.
+    reference to the help. Typer's suggestions are not used, because they can differ greatly from
+    the word that the user typed.
 
     Args:
         error: The exception.
-        names: Records the file names in the message.
+        names: Recorder for the file names in the message.
     """
     from bubbleviz.sources.paths import find_similar_file
 

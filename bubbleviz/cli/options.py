@@ -78,8 +78,8 @@ CONVENTIONS = _make_convention_option("Convention of range names, if not recogni
 ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
 
 
-#: The option ``--anonymous``, which is defined here only for ``--help``.
-#: The application reads the option before it runs a command, so that it applies to all messages.
+#: The option ``--anonymous``. It is defined here only for ``--help``. The application reads the
+#: option before it runs a command, so that it applies to all messages.
 _ANONYMOUS = flag(
     "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
 )
@@ -128,7 +128,7 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class MeasurementOptions:
-    """Command-line options for measuring profiles, in commands that also accept a saved report."""
+    """Command-line options for measuring profiles, for commands that also accept a report."""
 
     skip: int = SKIP
     convention: list[str] | None = CONVENTIONS
@@ -424,8 +424,8 @@ def _note_names(
     contain any of them.
 
     Args:
-        names: Records the private names.
-        command: The command, with one parameter per option.
+        names: Recorder of private names.
+        command: The command function, with one parameter per option.
         values: Values of the command's parameters, keyed by parameter name.
     """
     arguments, paths, hosts = _find_names(command, values)

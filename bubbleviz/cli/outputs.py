@@ -23,7 +23,7 @@ class Outputs:
         force: Whether existing files may be replaced.
         quiet: Whether to suppress warnings and results.
         inputs: Paths of the input files, which must not be overwritten. :meth:`check` adds paths.
-        names: Records private names, and replaces them in all outputs.
+        names: Recorder of private names, which also replaces them in all outputs.
     """
 
     formats: Mapping[str, str]

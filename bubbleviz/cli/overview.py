@@ -224,7 +224,7 @@ def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
 
 
 def _list_conventions(inspection: Inspection) -> Iterator[str]:
-    """Yield one line per matching convention, with counts and examples of the matched ranges.
+    """Yield one line per matching convention, with range counts and examples.
 
     If no convention matches, yield a single line that says so.
     """

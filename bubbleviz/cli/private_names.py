@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bubbleviz.cli.stand_ins import StandIns
     from bubbleviz.errors import BubblevizError
 
-#: Name of the option, which every command accepts.
+#: Name of the option. Every command accepts it.
 ANONYMOUS = "--anonymous"
 
 ValueT = TypeVar("ValueT")
@@ -84,9 +84,9 @@ class PrivateNames:
         """Return a copy of a result with private names replaced by stand-ins.
 
         Args:
-            result: A string, a dataclass, a struct, or tuples, lists and mappings of these. Before
-                any replacement, the files and hosts listed by the result (or by an element of a
-                tuple) are recorded.
+            result: A string, a dataclass, a struct, or nested tuples, lists and mappings of them.
+                Before any replacement, the files and hosts listed by the result (or by an element
+                of a tuple) are recorded.
         """
         if self._stand_ins is None:
             return result

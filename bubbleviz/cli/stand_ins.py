@@ -48,7 +48,7 @@ _PROCESS = re.compile(r"(?<=\bpid )\d+|(?<=\bprocess )\d+")
 _UUID = re.compile(
     r"(?<![\w-])(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])", re.IGNORECASE
 )
-#: Ratio names. Reports use these names as keys, so the names are never replaced.
+#: Ratio names. Reports use them as keys, so they are never replaced.
 _RATIOS = frozenset(("schedule", "stage", "step", "period"))
 #: Fields whose entire text is a private name, even if the text equals a ratio name.
 _NAMING_FIELDS = frozenset(("host", "path", "profile", "title"))
@@ -98,7 +98,7 @@ class StandIns:
 
         The absolute path and the file name get the same stand-in. The stand-in of a directory is
         ``directory1`` and so on. The stand-in of a file is ``file1.sqlite`` and so on, with the
-        suffix of the file. Empty paths, ``-`` (standard output) and stand-ins are returned
+        file's own suffix. Empty paths, ``-`` (standard output) and stand-ins are returned
         unchanged.
         """
         if path in ("", "-") or path in self._stand_in or path in self._assigned:
@@ -129,7 +129,7 @@ class StandIns:
         Args:
             text: The text.
             field: Name of the field that contains the text, or "" if unknown. In fields such as
-                ``host``, a text that equals a ratio name can be a private name.
+                ``host``, text that equals a ratio name can be a private name.
         """
         if text in self._stand_in and (field in _NAMING_FIELDS or text not in _RATIOS):
             return self._stand_in[text]

@@ -19,7 +19,7 @@ def open_missing() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # os.open returns the lowest free descriptor, which is this number.
+            # os.open returns the lowest free descriptor, which is the missing one.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end

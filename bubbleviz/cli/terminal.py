@@ -234,7 +234,7 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
     If a log record has the attribute ``hosts``, it lists the host names in the message.
 
     Args:
-        names: Records private names, and replaces them in the messages.
+        names: Recorder of private names, which also replaces them in the messages.
         quiet: Whether to discard the messages instead of printing them.
     """
     import logging

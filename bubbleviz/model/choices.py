@@ -23,7 +23,7 @@ STYLE_KEYS = {
 }
 #: Whether a plan splits each backward into two operations (B and W) or runs it as a single one.
 BACKWARDS = ("split", "fused")
-#: Default minimum length of an idle gap, in us. The host does not cause gaps shorter than this.
+#: Default minimum length of an idle gap, in us. Gaps shorter than this are not caused by the host.
 #: A100 and H100 GPUs need 0.6 to 2.6 us between two kernels even if their queue is full.
 SHORTEST_US = 3.0
 

@@ -32,7 +32,7 @@ _WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 
 def sort_rows(*keys: Key) -> Ints:
-    """Return the row indices sorted by the first column, with ties broken by the next columns.
+    """Return the row indices sorted by the first column, with ties broken by later columns.
 
     The sort is stable, and NaNs come last. The result equals ``np.lexsort(keys[::-1])`` but is
     computed faster. The columns are packed into as few 64-bit words as possible, as digits of a
@@ -167,7 +167,7 @@ def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Pack columns into one code per row. The codes sort in the same order as the rows.
 
     Before the product of the radices exceeds ``_MAX_CODES``, the codes of the columns packed so far
-    are replaced by group numbers, which are smaller than the number of rows.
+    are replaced by group numbers, which are less than the number of rows.
 
     Returns:
         code: Code of each row.
@@ -268,7 +268,7 @@ def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
         columns: Columns of equal length.
         mask: Mask of the rows to use, or None for all.
     """
-    # Rows that repeat the previous row are dropped first, which leaves few rows to sort.
+    # Rows that repeat the previous row are dropped first, leaving few rows to sort.
     rows = (
         find_run_starts(*columns)
         if mask is None
@@ -348,7 +348,7 @@ def split_by_owner(owner: Ints) -> Iterator[slice]:
 
 
 def find_first_rows(group: Ints, *by: Key) -> Ints:
-    """Return the row of each group that comes first when sorted by the given columns.
+    """Return, for each group, its first row when sorted by the given columns.
 
     The result has one entry per group that occurs, in ascending order of the groups.
 
@@ -361,7 +361,7 @@ def find_first_rows(group: Ints, *by: Key) -> Ints:
 
 
 def number_within_groups(group: Ints, *by: Ints) -> Ints:
-    """Number the rows of each group from 0 in sort order, like pandas' ``GroupBy.cumcount``.
+    """Number each group's rows from 0 in sort order, like pandas' ``GroupBy.cumcount``.
 
     Args:
         group: Group of each row.

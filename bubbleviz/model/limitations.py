@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # limitations are created before numpy is loaded
 
 
 class LimitationKind(Enum):
-    """Kind of a limitation, which determines how later stages treat the limitation.
+    """Kind of limitation, which determines how later stages treat it.
 
     Kinds whose comment says "affects costs" are also treated like ``COSTS``.
     """
@@ -70,8 +70,8 @@ class Limitation:
         what: Subject of the limitation, such as "kernels without timestamps".
         reason: Cause and consequences of the limitation, as a message for users.
         count: Number of affected items, such as kernels or files.
-        kind: Kind of the limitation, which determines how later stages treat the limitation.
-        hosts: Hostnames that a result contains only in ``reason``.
+        kind: Kind of limitation, which determines how later stages treat it.
+        hosts: Hostnames that occur only in ``reason``, and nowhere else in a result.
         times_ns: Times of the damage on the profile's clock, or None if the times are unknown.
         unknown_ns: Starts and ends of the device time ranges that the damage makes uncertain, or
             None if only ``times_ns`` are affected.
@@ -100,8 +100,8 @@ class Limitation:
     ) -> Limitation:
         """Return the limitation as it applies to the given time window.
 
-        If the times of the damage are known and are all outside the window, the reason mentions
-        this, and the kind becomes ``COSTS``. Otherwise the limitation is returned unchanged.
+        If the times of the damage are known and are all outside the window, the reason says so, and
+        the kind becomes ``COSTS``. Otherwise the limitation is returned unchanged.
 
         Args:
             low_ns: Start of the window, on the profile's clock.

@@ -27,14 +27,14 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Numbering(Generic[Value]):
-    """Assigns consecutive numbers from 0 to distinct values, in the order of first occurrence.
+    """Numbers distinct values consecutively, starting at 0, in order of first occurrence.
 
     Args:
         values: Values that are numbered first.
     """
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
-        # A missing key gets the next number as its default.
+        # A missing key gets the next number.
         self._numbers: defaultdict[Value, int] = defaultdict(count().__next__)
         self.numbers(values)
 
@@ -82,7 +82,7 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
 
 
 class BlockNumbering:
-    """Assigns consecutive numbers from 0 to distinct integers, one column of integers at a time.
+    """Numbers distinct integers consecutively, starting at 0, one column at a time.
 
     Attributes:
         values: The distinct integers, indexed by number.
@@ -116,9 +116,9 @@ class BlockNumbering:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodedTexts(Table):
-    """A column of strings, stored as indices into a list of distinct strings.
+    """A column of strings, stored as indices into a list of the distinct strings.
 
-    A row may have no string.
+    Some rows may have no string.
 
     ::
 
@@ -135,7 +135,7 @@ class CodedTexts(Table):
 
     @property
     def known(self) -> Bools:
-        """Mask of the rows that have a string, shape (rows,)."""
+        """Mask of the rows that contain a string, shape (rows,)."""
         return np.asarray(self.code != NONE)
 
     def at(self, rows: Ints) -> CodedTexts:

@@ -181,8 +181,8 @@ class Operations(Table, ArrowTable):
         """Return the columns to export, keyed by name.
 
         ``--csv`` writes the columns in this order. In that file, the two microbatches of a forward
-        that overlaps a backward are in one cell, and so are the two chunks. ``start_ns`` and
-        ``end_ns`` are ``NO_INSTANT`` for operations without GPU work.
+        that overlaps a backward share one cell, as do the two chunks. ``start_ns`` and ``end_ns``
+        are ``NO_INSTANT`` for operations without GPU work.
         """
         spanned = self.has_span == 1
         return {
@@ -337,7 +337,7 @@ class UnattributedKernels:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """Total durations of a rank's kernels and copies, and the share that belongs to operations.
+    """Total durations of a rank's kernels and copies, and how much of them belongs to operations.
 
     Attributes:
         rank: Index of the rank.

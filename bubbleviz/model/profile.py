@@ -413,7 +413,7 @@ class DeclaredClock:
     Attributes:
         name: Name of the clock. All rows with this name use the same clock.
         aligned: Whether times on this clock are already on the common clock.
-        uncertainty_ns: Maximum error of an aligned clock, or None if no bound is known.
+        uncertainty_ns: Maximum error of an aligned clock, or None if unknown.
     """
 
     name: str
@@ -426,7 +426,7 @@ class Source:
     """The file that a profile was read from, and the host that recorded the profile.
 
     Attributes:
-        path: Path as the user gave it.
+        path: Path as given by the user.
         host: Hostname, or the name of the file if the file contains no hostname.
         host_known: Whether ``host`` is a hostname.
         format: Name of the input format.

@@ -79,7 +79,7 @@ def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
 def to_one_line(text: str, max_length: int | None = None) -> str:
     """Join text into one line, without unprintable characters or repeated spaces.
 
-    The text is shortened, with an ellipsis at its end, if it is longer than ``max_length``.
+    If the text is longer than ``max_length``, it is cut and ends with an ellipsis.
 
     Args:
         text: Any text.
@@ -148,7 +148,7 @@ def format_percent_bounds(
     Args:
         bounds: The ratios, as fractions of 1.
         min_digits: Minimum number of decimals.
-        max_digits: Maximum number of decimals, which is also used if the ratios are equal.
+        max_digits: Maximum number of decimals. Also used if the ratios are equal.
     """
     for digits in range(min_digits, max_digits + 1):
         low, high = (f"{100 * bound:.{digits}f}" for bound in bounds)
@@ -238,7 +238,7 @@ def format_document(schema: str, values: Mapping[str, object]) -> str:
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Format a table as CSV, with a header line and Unix line ends. None becomes an empty cell.
+    """Format a table as CSV, with a header line and Unix line endings. None becomes an empty cell.
 
     Strings are written unchanged, so strings from profiles must pass through :func:`quote_formula`
     first.

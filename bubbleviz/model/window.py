@@ -74,7 +74,7 @@ class Window:
     def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
         """Return a mask of the iterations that contain work and overlap the time window.
 
-        The mask is all False for an iteration window, which has no times.
+        For an iteration window, which has no times, the mask is all False.
 
         Args:
             start_ns: Earliest start of each iteration on any rank, on the report's clock.

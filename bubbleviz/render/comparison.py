@@ -63,7 +63,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
     """
     return {
         "headline": comparison.headline,
-        # Name of the ratio whose windows stand for the iterations.
+        # Name of the ratio whose windows represent the iterations.
         "longest": comparison.longest,
         "runs": [_make_run_document(run) for run in comparison.runs],
         "ratios": [
@@ -163,7 +163,7 @@ def _list_difference_values(difference: MeanDifference | None) -> list[object]:
 
 
 def check_drawable(is_saved: Mapping[str, bool]) -> None:
-    """Check that all runs were read from profiles. Saved reports cannot be drawn.
+    """Check that all runs were read from profiles. Runs from saved reports cannot be drawn.
 
     Args:
         is_saved: Whether the run was read from a saved report, keyed by the path of the run.
@@ -180,7 +180,7 @@ def check_drawable(is_saved: Mapping[str, bool]) -> None:
 
 
 def draw_svg(comparison: Comparison, view: View) -> str:
-    """Draw the typical iteration of each run as a panel, with one time axis for all panels.
+    """Draw the typical iteration of each run as a panel, with a shared time axis.
 
     Raises:
         UsageError: A run was read from a saved report, or the comparison is about idle time.
@@ -290,7 +290,7 @@ def _make_time_table(
 
     Args:
         comparison: The comparison.
-        titles: Titles of the runs to show, which are the first runs of the comparison.
+        titles: Titles of the runs to show. They are the first runs in the comparison.
         max_parts: Maximum number of rows, not counting the total, or None for no limit.
     """
     unit, times = _split_times(comparison, len(titles))
@@ -333,8 +333,8 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
         n_runs: Number of runs to return, starting with the first run.
 
     Returns:
-        unit: Unit of the times for the table title, with the name of the window unless the window
-            is the entire iteration.
+        unit: Time unit for the table title, along with the window's name unless the window is the
+            entire iteration.
         times: One mapping per run, from the name of a part to its time in ns.
     """
     runs = [run.saved for run in comparison.runs]
@@ -368,7 +368,7 @@ def _make_time_row(
     """Return the table row for one part of the window, with its time in each run in ms.
 
     If there are exactly two runs and both times are known, the row also has the change in ms
-    (column ``change``) and in percent of the first time (column ``%``).
+    (column ``change``) and as a percentage of the first time (column ``%``).
 
     Args:
         name: Name of the part.
@@ -479,7 +479,7 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
 def _describe_window_changes(comparison: Comparison, index: int) -> str:
     """Return clauses that say how much longer or shorter a run's windows have become, or "".
 
-    The main clause is about the windows of ``comparison.longest``, which stand for the iterations.
+    The main clause is about the windows of ``comparison.longest``, which represent the iterations.
     The windows of the primary ratio get a separate clause only if they changed by a different
     amount.
 
@@ -538,7 +538,7 @@ def _name_windows(comparison: Comparison) -> str:
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
     """Return a single-entry list whose line names the restrictions of all runs.
 
-    Each restriction is preceded by the title of its run. The list is empty if no run has
+    Each restriction is preceded by the title of its run. The result is an empty list if no run has
     restrictions.
     """
     restrictions = [
@@ -605,7 +605,7 @@ def _format_interval(difference: MeanDifference) -> str:
 
 
 def _format_probability(p: float | None, equals: str) -> str:
-    """Format a p-value with four decimals, with the prefix ``equals`` without leading blanks.
+    """Format a p-value with four decimals, preceded by ``equals`` without its leading blanks.
 
     A value below 0.0001 is shown as "< 0.0001" without the prefix, and None as "-".
     """

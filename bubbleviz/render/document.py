@@ -1,6 +1,6 @@
 """Defines documents as sequences of blocks (sentences, tables and lists), and formats numbers.
 
-Code that reports results yields blocks and does not depend on the output medium. Each table row is
+Code that reports results yields blocks, and does not depend on the output medium. Each table row is
 a mapping from column header to cell text. Columns are therefore named where their cells are made,
 and an optional column is simply left out of the rows::
 
@@ -114,8 +114,7 @@ class HangingLines:
 
     Attributes:
         lines: (lead, text) pairs, one per line.
-        is_list: Whether the lines are entries of a bulleted list. List entries are wrapped even in
-            a file.
+        is_list: Whether the lines form a bulleted list. List entries are wrapped even in a file.
     """
 
     lines: Sequence[tuple[str, str]]
@@ -128,7 +127,7 @@ def make_bullets(entries: Iterable[str]) -> HangingLines:
 
 
 def make_heading(text: str) -> Sentence:
-    """Return a bold heading with an empty line above it."""
+    """Return a bold heading preceded by an empty line."""
     return Sentence(f"\n{text}", style="bold")
 
 

@@ -87,7 +87,7 @@ def _check_order(result: Ideal | Estimate) -> Ideal:
     """Return the result unchanged if it was simulated and so contains an order of operations.
 
     Raises:
-        UsageError: The result was computed by a formula, which gives no order.
+        UsageError: The result was computed by a formula, so it has no order.
     """
     if not isinstance(result, Ideal):
         raise UsageError(explain_no_picture(result.name))
@@ -159,8 +159,8 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     """Yield lines with a simulated schedule's duration, ratios and memory.
 
     The makespan with transfers is included if the schedule was read from a file that contains sends
-    and receives. The peak memory is included if the user gave a memory limit, or memory sizes other
-    than 1.
+    and receives. The peak memory is included if the user specified a memory limit, or memory sizes
+    other than 1.
     """
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"

@@ -32,10 +32,10 @@ from bubbleviz.report.report import Report
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
 #: Part of a row occupied by a mark: the entire height, the upper half or the lower half.
 WHOLE, UPPER, LOWER = range(3)
-#: Number of busy intervals that are converted in one block, which takes some tens of MB.
+#: Number of busy intervals converted per block. A block takes some tens of MB.
 _BLOCK = 1 << 19
-#: Minimum width, in px, for a mark to be drawn separately. Narrower marks are merged. Half a px is
-#: one dot on a high-density screen, or 0.07 mm in a picture as wide as a text page.
+#: Minimum width, in px, for a mark to be drawn separately. Marks narrower than this are merged.
+#: Half a px is one dot on a high-density screen, or 0.07 mm in a picture as wide as a text page.
 MIN_MARK_WIDTH = 0.5
 #: Approximate maximum number of separately drawn marks in a picture. A mark takes 27 bytes. In
 #: pictures with very many rows, wider marks are also merged, into wider columns.
@@ -198,7 +198,7 @@ def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0)
         covered     | 0.3 | 1   | 0.5 | 0
 
     Args:
-        marks: Marks, whose ``row`` is below ``rows``.
+        marks: The marks. Their ``row`` must be less than ``rows``.
         rows: Number of rows.
         columns: Number of columns per row.
         column: Width of a column, in px.

@@ -103,7 +103,7 @@ class Picture:
     view: View
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file. The suffix of the path determines the format.
+        """Write the picture to a file. The path's suffix determines the format.
 
         Args:
             path: Path of the file. An existing file is replaced. The suffix is ``.svg``, ``.pdf``,
@@ -195,8 +195,8 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     def save(self, path: str | Path, view: View | None = None) -> None:
         """Write the report to a file.
 
-        The suffix of the path determines the format (``.svg``, ``.json``, ...). If writing fails,
-        any existing file is left unchanged.
+        The path's suffix (``.svg``, ``.json``, ...) determines the format. If writing fails, any
+        existing file is left unchanged.
 
         Args:
             path: Path of the file. An existing file is replaced.

@@ -1,8 +1,8 @@
 """Colors of pictures, legible in print, in grayscale and on a dark screen.
 
-The fill colors of phases match those of the figures in the zero-bubble papers. Some of these colors
-are equally dark. A phase that would otherwise look like another one in grayscale has a strip along
-its top or bottom edge::
+The fill colors of phases match those of the figures in the zero-bubble papers. Some of the phase
+colors are equally dark. A phase that would otherwise look like another one in grayscale has a strip
+along its top or bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄

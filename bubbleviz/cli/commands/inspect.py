@@ -93,7 +93,7 @@ def _inspect_files(
         errors: One error per file that cannot be read.
 
     Raises:
-        BubblevizError: A file that the user named cannot be read, or no file can be read.
+        BubblevizError: A file named by the user cannot be read, or no file can be read.
     """
     from bubbleviz.analyses.inspection import inspect as inspect_profile
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import StageTimes
 
-    #: (predictions for several schedules and sizes, reasons why the predictions may be wrong).
+    #: (predictions for several schedules and sizes, reasons why they may be wrong).
     _Comparison: TypeAlias = tuple[Sequence[Choice], tuple[Restriction, ...]]
 
 
@@ -91,7 +91,7 @@ class ScheduleOptions:
     ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the values of the options for schedules, stages, microbatches and chunks.
 
-        The values of an option are a tuple, which is empty if the option is not given.
+        Each option's values are a tuple, which is empty if the option is not given.
 
         Raises:
             UsageError: A schedule does not exist, or a size is not a number.
@@ -256,7 +256,7 @@ def _simulate_plan(
 
     Args:
         plan: Path of the file.
-        sizes: Options for schedules and sizes, which must not be given together with a plan.
+        sizes: Options for schedules and sizes. They must not be combined with a plan.
         times: Duration of each operation on each stage.
         carried: How sends and receives are executed.
 
@@ -278,7 +278,7 @@ def _simulate_plan(
 
 
 def _check_sizes(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
-    """Check that the schedule and its sizes are known, and return them.
+    """Return the schedule and its sizes after checking that they are known.
 
     Args:
         sizes: (schedule, stages, microbatches). None means unknown.

@@ -251,8 +251,8 @@ def _prepare_command(
         names: Private names to replace in messages.
 
     Returns:
-        start: Function that starts the command, with the given reason in the environment variable
-            ``BUBBLEVIZ_LIMIT``. Only the first call starts the command.
+        start: Function that starts the command, passing the given reason in the environment
+            variable ``BUBBLEVIZ_LIMIT``. Only the first call starts the command.
         check: Function that prints the exit code if the command has ended since the last call.
 
     Raises:

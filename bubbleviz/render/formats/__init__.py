@@ -1,6 +1,6 @@
 """Output formats of a report. Each row of ``formats.csv`` describes a format.
 
-A row contains the path of the rendering function, which is imported only when it is called. The
+Each row contains the path of the rendering function, which is imported only when called. The
 command line can therefore list all formats without importing them. A rendering function takes a
 report and a view, returns text or bytes, and opens no files. New rows are tested automatically,
 because the tests run over all formats.
@@ -64,7 +64,7 @@ class Renderer:
             endings of several formats match a file name, the longest ending wins.
         function: Dotted path of the rendering function, relative to ``bubbleviz.render``. The
             function takes a report and a view, and returns text or bytes.
-        package: Optional package that the format needs, or "" if it needs none.
+        package: Optional package that the format requires, or "" if none.
         draws: Space-separated picture options that affect the format, such as ``causes`` and
             ``width``. "" if the format is not a picture.
         summary: Description for ``--help``, at most 48 characters long.

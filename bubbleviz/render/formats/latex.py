@@ -1,4 +1,4 @@
-"""Renders the bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
+"""Renders bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
 
 The table needs only pdflatex and the package booktabs. Names from profiles cannot break the table,
 because all text is printable ASCII and TeX special characters are escaped.
@@ -28,12 +28,13 @@ _SPELLED = {
     **{character: f"\\{character}" for character in "{}$&%#_"},
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
-    # In the default font encoding (OT1), these codes print different characters.
+    # In the default font encoding (OT1), the following characters would print as different ones.
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': "''",
-    # At the start of a table row, TeX would read these as arguments of the preceding ``\\``.
+    # At the start of a table row, TeX would read the following characters as arguments of the
+    # preceding ``\\``.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
@@ -174,8 +175,8 @@ def _format_formula(definition: str) -> str:
 def _make_note(report: Report, ordered: list[str]) -> str:
     """Return the note below the table, which defines the rows and columns.
 
-    The note also contains the restrictions of the report, and the clock bounds of the primary ratio
-    if they are known and differ. If any ratio is marked with ``!``, the note explains the mark.
+    The note also contains the report's restrictions, and the primary ratio's clock bounds if they
+    are known and differ. If any ratio is marked with ``!``, the note explains the mark.
 
     Args:
         report: The report.

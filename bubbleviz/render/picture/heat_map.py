@@ -86,7 +86,7 @@ def _measure_busy_times(operations: Operations) -> _PhaseTimes:
     """Return the busy times of one phase by virtual stage and microbatch, relative to the median.
 
     Busy times are first averaged over all operations with the same virtual stage and microbatch.
-    The median is taken over these means.
+    The median is then taken over the resulting means.
 
     Args:
         operations: Operations in the phase, all with a known virtual stage and a known microbatch.

@@ -1,4 +1,4 @@
-"""Plots bubble ratio against memory, with one dot per order and a line through the best orders.
+"""Plots bubble ratio against memory, with one dot per order and a line through the best ones.
 
 ::
 

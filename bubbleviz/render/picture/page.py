@@ -47,7 +47,7 @@ class Page:
     The attribute ``y`` is the cursor, that is, the y coordinate below which the next part is drawn.
 
     Args:
-        ids: Prefix of the element ids. Pictures in the same HTML document need different prefixes.
+        ids: Prefix for element ids. Pictures in the same HTML document need different prefixes.
         style: Picture sizes, and which optional parts are drawn.
     """
 
@@ -158,7 +158,7 @@ class Page:
     def fill(self, paint: Paint) -> str:
         """Return the value of the SVG attribute ``fill`` for a paint.
 
-        If the paint has several bands, a gradient with these bands is added to ``definitions``. The
+        If the paint has several bands, a gradient made of them is added to ``definitions``. The
         returned value then refers to the gradient.
         """
         if len(paint.bands) == 1:
@@ -210,7 +210,7 @@ class Page:
     def svg(self) -> str:
         """Return the page as an SVG document.
 
-        Unless the style specifies a height, the document is as high as its content.
+        Unless the style specifies a height, the document is as tall as its content.
         """
         style = self.style
         width, height = style.width, px(style.height or self.height)

@@ -189,7 +189,7 @@ def theory(report: Report, view: View) -> str:
 
 
 def _make_report(ideal: Ideal, headline: str) -> Report:
-    """Return the report of a simulation, without advice on slow ranks.
+    """Return a simulation's report without advice on slow ranks.
 
     In a simulation, each rank has the times of its stage, so a slow stage would look like a slow
     rank.
@@ -249,7 +249,7 @@ def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
 
     The returned view selects the typical iteration, unless the given view selects iterations. The
     primary ratio of the returned report is ``schedule`` or ``stage``. The current primary ratio is
-    kept if it is one of these two and is known in the typical iteration. Otherwise ``schedule``
+    kept if it is one of the two and is known in the typical iteration. Otherwise ``schedule``
     replaces it, or ``stage`` if ``schedule`` is unknown. If both are unknown, the report is
     unchanged. Without a typical iteration, neither the report nor the view is changed.
     """

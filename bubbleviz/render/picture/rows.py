@@ -156,7 +156,7 @@ class RowPainter:
 
     @property
     def merged_colors(self) -> tuple[str, ...]:
-        """Distinct colors of the merged marks, with communication last."""
+        """Distinct colors of the merged marks, communication last."""
         kinds = *self.merged.kinds, *self._merged_lane.kinds
         return tuple(dict.fromkeys(self._paint(kind, NONE).main for kind in kinds))
 

@@ -189,7 +189,7 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
 
     Args:
         report: The report.
-        first: The first advice, as returned by :func:`.describe_first_steps`, or None.
+        first: The first piece of advice, as returned by :func:`.describe_first_steps`, or None.
 
     Returns:
         The sentence, or None if iterations are averaged but there is no advice.
@@ -314,7 +314,7 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
     """Return a title, a stacked bar of the bubble's parts, and its legend.
 
-    The list of lines is empty if the parts are unknown.
+    The result is an empty list if the parts are unknown.
     """
     parts = compute_bubble_parts(report)
     if not parts:

@@ -1,7 +1,7 @@
 """Rank tables.
 
-Tables of ranks. In a run with very many ranks, the tables do not list all ranks. Instead, they show
-how each quantity is distributed across ranks, and which groups of ranks stand out.
+In a run with very many ranks, the tables do not list all ranks. Instead, they show how each
+quantity is distributed across ranks, and which groups of ranks stand out.
 """
 
 from __future__ import annotations

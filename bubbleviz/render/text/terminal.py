@@ -162,7 +162,9 @@ def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> 
 def _wrap_hanging_lines(
     block: doc.HangingLines, display: Display | None, width: int
 ) -> Iterator[doc.Line]:
-    """Yield lines with their leads. On a terminal, and in lists, long lines are wrapped.
+    """Yield the laid-out lines, including their leads.
+
+    On a terminal, and in lists, long lines are wrapped.
 
     A command (``bubbleviz NAME PATH``) is never broken. Continuation lines start below the text, or
     below the lead if fewer than ``_MIN_TEXT_WIDTH`` columns remain for the text.

@@ -218,7 +218,7 @@ def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
 def _label_rows(
     rows: Sequence[_Labeled], marked: Collection[int], display: Display
 ) -> tuple[list[str], list[str]]:
-    """Return the texts before and after each row: its label, and its bubble ratio.
+    """Return the texts before and after each row: its label and its bubble ratio.
 
     All labels are padded to the same width, as are all ratios. If the drawn rank of a row is in
     ``marked``, the label ends with a mark.
@@ -402,7 +402,8 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
     """Return an iteration's length as text.
 
-    The text is the length of the primary ratio's window, or of the drawn time if there is none.
+    The text gives the length of the primary ratio's window, or of the drawn time span if there is
+    no window.
     """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:

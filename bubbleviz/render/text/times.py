@@ -27,9 +27,9 @@ _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
     """Yield a table of busy times by operation or transfer kind, with notes below.
 
-    The notes contain the stage imbalance, the median transfer time and the slowest stragglers.
-    If the numbers of tokens are known, a table of prompt chunk costs follows. Nothing is yielded if
-    no busy times are known.
+    The notes contain the stage imbalance, the median transfer time and the slowest stragglers. If
+    token counts are known, a table of prompt chunk costs follows. Nothing is yielded if no busy
+    times are known.
     """
     times = report.explanation.phase_times
     if not times.kinds:

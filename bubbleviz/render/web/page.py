@@ -130,9 +130,9 @@ def render_saved(path: str, summary: RunSummary) -> str:
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
     """Return the index of the iteration to show first, or None for the entire run.
 
-    The recommended first steps may refer to advice about specific ranks, which has an example
-    iteration. If so, the page shows that example iteration. Otherwise the page shows the typical
-    iteration.
+    The recommended first steps may refer to advice about specific ranks. Advice of this kind has an
+    example iteration. If so, the page shows that example iteration. Otherwise the page shows the
+    typical iteration.
     """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration

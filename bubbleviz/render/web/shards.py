@@ -88,7 +88,7 @@ def make_shards(
             out (``left_out``), and the list of included shards sorted by rank (``all``). A shard is
             described by (first rank, stop rank, index of the structure block, index of the times
             block), where the range of ranks is half-open.
-        elements: One HTML element per block, which contains the block as base64.
+        elements: One HTML element per block, containing the block as base64.
     """
     unit_ns = _choose_unit_ns(timeline.tables)
     tables = _sort_by_rank(timeline.tables, paint, unit_ns)
@@ -135,9 +135,10 @@ def _order_by_priority(
 ) -> list[tuple[int, int]]:
     """Sort rank ranges by priority, highest priority first.
 
-    Ranges that contain any of ``first_ranks`` come first. The second criterion is the distance
-    between the mean ratio of a range and the median of all mean ratios, largest distance first. If
-    the ratio of any rank in a range is unknown, the range's distance is 0. Ties keep their order.
+    Ranges that contain any of ``first_ranks`` come first. Within each of the two sets, ranges are
+    sorted by the distance between their mean ratio and the median of all mean ratios, largest
+    distance first. If the ratio of any rank in a range is unknown, the range's distance is 0. Ties
+    keep their order.
 
     Args:
         groups: Half-open ranges (first, stop) of rank indices.
@@ -353,7 +354,7 @@ def _encode_planes(column: Ints) -> tuple[bytes, int]:
     Returns:
         planes: The lowest bytes of all numbers, followed by the second bytes of all numbers, and so
             on.
-        width: Number of bytes per number, which is the minimum for the largest number. 0 if the
+        width: Number of bytes per number: the minimum that can hold the largest number. 0 if the
             column is empty.
     """
     if not len(column):
