@@ -1,4 +1,4 @@
-"""Add ranges to training scripts whose framework does not name its operations.
+"""Add ranges to training scripts if the framework does not name its operations.
 
 >>> from bubbleviz import annotate
 >>> handle = annotate.torch_pipelining()  # doctest: +SKIP
@@ -7,19 +7,19 @@
 
 Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as profiler
 ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention ``bubbleviz``, which
-``bubbleviz analyze`` recognizes without an option. While nothing records the ranges, a range costs
-one or two microseconds.
+``bubbleviz analyze`` recognizes without an option. As long as nothing records the ranges, a range
+costs one or two microseconds.
 
 ``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. The call
-``annotate.torch_pipelining(record="run/")`` also records to files. The environment variable
-BUBBLEVIZ_RECORD, which names a folder, starts a recording without changes to the script.
-``bubbleviz analyze run/`` reads the files.
+``annotate.torch_pipelining(record="run/")`` also records to files. Setting the environment variable
+BUBBLEVIZ_RECORD to a folder starts a recording without changes to the script. ``bubbleviz analyze
+run/`` reads the files.
 
-Each supported framework has a function with its name: ``annotate.torch_pipelining()``,
+Each supported framework has a function named after it: ``annotate.torch_pipelining()``,
 ``annotate.megatron()``, ``annotate.deepspeed()``, and ``annotate.torch(model)`` for training steps
-without stages. The function wraps methods of the framework and returns a handle, which is also a
-context manager. The handle's method ``remove()`` restores the original methods. If the framework is
-annotated again, the existing handle is returned.
+without stages. The function wraps framework methods and returns a handle, which is also a context
+manager. The handle's method ``remove()`` restores the original methods. Annotating the framework
+again returns the existing handle.
 
 The package imports only the standard library. PyTorch is used if the script has imported PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Look up the rank and world size of this process in torch.distributed."""
+"""Look up this process's rank and world size in torch.distributed."""
 
 from __future__ import annotations
 

@@ -21,31 +21,33 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.recording_layout import NONE
 
-#: A finished range: name, whether it only started transfers, thread id, start, end, and events.
-#: Start and end are in ns on the host's monotonic clock. A plain tuple is used for speed.
-#: The events are a result of ``TimingEvents.open``, or None.
+#: A finished range: name, whether it only started transfers, thread id, start, end and timing
+#: events. Start and end are in ns on the host's monotonic clock. The timing events are a result of
+#: ``TimingEvents.open``, or None. A plain tuple is used for speed.
 Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
-#: Index of the end time, and of the timing events, in a ``Stamp``.
+#: Indices of the end time and of the timing events in a ``Stamp``.
 END_INDEX: Final = 4
 EVENTS_INDEX: Final = 5
 
 
 @dataclass(eq=False)
 class Block:
-    """The operations of a rank in one iteration.
+    """The operations that a rank ran in one iteration.
 
     Attributes:
         number: Number of the iteration, or None if no range marks the iteration.
         is_recorded: Whether the operations are recorded. False if sampling skips this iteration.
         after_pause: Whether sampling skipped the preceding iterations.
         start_ns: Start time on the host's monotonic clock.
-        end_ns: End of the iteration's range, or of its last operation if it has no range.
+        end_ns: End of the iteration's range, or of its last operation if the iteration has no
+            range.
         is_complete: Whether the next forward outside an iteration range starts a new iteration.
-        stamps: Finished operations, in the order in which they ended.
-        spans: Device start and end of each operation in ``stamps``. Empty until they are read.
+        stamps: Finished operations, in the order in which the operations ended.
+        spans: Device start and end of each operation in ``stamps``. Empty until the device times
+            are read.
         anchor: Timing event at the start of the iteration, or None if there is none.
         device_offset_ns: Host clock minus device clock, or 0 if it was not measured.
-        n_lost: Number of operations that were dropped while this iteration was the current one (see
+        n_lost: Number of operations dropped while this iteration was current (see
             :meth:`bubbleviz.annotate.recorder.Recorder.close`).
         on_device: Whether the operations are timed on a GPU.
     """
@@ -83,7 +85,7 @@ def encode_line(fields: dict[str, Any]) -> bytes:
 
 
 def truncate_text(text: str) -> str:
-    """Truncate a text to ``LONGEST_TEXT`` bytes of UTF-8, and replace lone surrogates."""
+    """Truncate a text to ``LONGEST_TEXT`` UTF-8 bytes, and replace lone surrogates."""
     return text.encode("utf-8", "replace")[: layout.LONGEST_TEXT].decode("utf-8", "ignore")
 
 
@@ -95,17 +97,17 @@ def _make_clock_fields(clock: Clocks) -> dict[str, int]:
 def encode_iteration(
     block: Block, names: dict[str, int], threads: dict[int, int], clock: Clocks
 ) -> bytes:
-    """Encode an iteration as a line of a recording.
+    """Encode an iteration as one line of a recording.
 
-    The line contains the number, the start and end, the operations, and a reading of the clocks.
-    Names that are new in this file are defined in the same line. Optional fields are left out if
-    they are False or 0.
+    The line contains the number, the start and end, the operations, and a clock reading. Names that
+    are new to the file are defined in the same line. Optional fields are left out if they are False
+    or 0.
 
     Args:
         block: The iteration. If ``spans`` is empty, only host times are written.
         names: Name ids that the file already defines, keyed by name. New names are added.
         threads: Thread numbers in the file, keyed by thread id. New threads are added.
-        clock: Reading of the host's clocks when the line is written.
+        clock: Reading of the host's clocks, taken when the line is written.
     """
     fields: dict[str, Any] = {
         "iteration": block.number,
@@ -163,12 +165,12 @@ def _make_operation_columns(
     return columns
 
 
-#: Environment variables set by launchers: torchrun and similar launchers, Slurm, Open MPI, MPICH.
+#: Environment variables set by torchrun and similar launchers, Slurm, Open MPI, and MPICH.
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-#: Monotonic time and UTC at the same moment, and the maximum error of this pair, all in ns.
+#: Monotonic time and UTC at the same moment, and the maximum error of the pair, all in ns.
 Clocks: TypeAlias = tuple[int, int, int]
-#: Number of times that both clocks are read. The reading with the smallest error is used.
+#: Number of times that both clocks are read. The reading with the smallest error wins.
 _N_READINGS = 3
 
 
@@ -205,26 +207,26 @@ def read_clocks(
     return start_ns + width // 2, utc_ns, width - width // 2
 
 
-#: Maximum number of part files per process. If there are more, the oldest is deleted.
+#: Maximum number of part files per process. If there are more, the oldest one is deleted.
 MAX_PARTS = 4
-#: Maximum number of file names that are tried for one rank.
+#: Maximum number of file names to try for one rank.
 _MAX_FILES = 100_000
 
 
 class PartFiles:
     """The part files of one rank's recording.
 
-    All methods raise OSError if the disk fails. Lines that were written before stay readable.
+    All methods raise OSError if the disk fails. Lines written before the failure stay readable.
 
     Args:
         folder: Folder for the files, which is created if needed.
-        limit_bytes: Approximate maximum total size of the files in bytes.
+        limit_bytes: Approximate limit on the total size of the files, in bytes.
         write: Function that appends to a file, with the interface of ``os.write``.
         rank_and_size: Rank of the process, and world size (-1 if unknown).
         start_ns: Start of the recording on the monotonic clock.
-        sampled: Number of iterations in a sampling cycle (0 if all iterations are recorded), and
-            how many of them are recorded.
-        device: Name of the GPU, or None if operations are only timed on the host.
+        sampled: Number of iterations per sampling cycle (0 if all iterations are recorded), and
+            number of recorded iterations per cycle.
+        device: Name of the GPU, or None if operations are timed on the host only.
     """
 
     def __init__(
@@ -268,16 +270,15 @@ class PartFiles:
     def _start_part(self, clock: Clocks) -> None:
         """Create the next file, write its header, and delete the oldest file if there are too many.
 
-        The header describes the process: rank, host, process id, number of the file, start of the
-        recording, and a reading of the clocks. The world size, GPU, run id and cycle are included
-        if they are known. Name and thread ids start again at 0, so that every file can be read
-        on its own.
+        The header describes the process: rank, host, process id, file number, start of the
+        recording, and a clock reading. The world size, GPU, run id and cycle are included if they
+        are known. Name and thread ids start again at 0, so that every file can be read on its own.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         path, self._file = self._create_file()
         self._size, self._names, self._threads = 0, {}, {}
         self._paths.append(path)
-        # The id of the run, if the launcher provides one.
+        # The run id, if the launcher provides one.
         elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
@@ -331,12 +332,12 @@ class PartFiles:
             try:
                 return path, os.open(path, flags, 0o644)
             except FileExistsError:
-                # Another process with the same rank created it.
+                # Another process with the same rank created the file.
                 if number - self._part > _MAX_FILES:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Append bytes to the current file, in as many writes as needed.
+        """Append bytes to the current file, using as many writes as needed.
 
         Raises:
             OSError: The disk fails. The file is then truncated to its previous size and closed.

@@ -1,4 +1,4 @@
-"""Ranges that follow bubbleviz's naming convention, and the recorders that receive the ranges."""
+"""Ranges that follow bubbleviz's naming convention, and the recorders that receive these ranges."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Recorders:
     """The destinations of ranges in this process: NVTX, PyTorch's profiler, and recording files.
 
-    NVTX and PyTorch's profiler are set up when the first range opens after PyTorch has been loaded.
-    NVTX is called through PyTorch if PyTorch was built for GPUs, and through the package ``nvtx``
-    (if installed) otherwise. PyTorch's profiler receives ranges only while it is recording. If no
-    recorder is active, a range only calls NVTX and checks whether PyTorch's profiler is on. NVTX
-    returns immediately if no tool is attached to the process.
+    NVTX and PyTorch's profiler are set up when the first range is opened after PyTorch has been
+    loaded. NVTX is called through PyTorch if PyTorch was built for GPUs, and through the package
+    ``nvtx`` (if installed) otherwise. PyTorch's profiler receives ranges only while it is
+    recording. If no recorder is active, a range only calls NVTX and checks whether PyTorch's
+    profiler is on. NVTX returns immediately if no tool is attached to the process.
 
     This module never imports PyTorch. If a script does not load PyTorch, PyTorch is not used.
     """
@@ -37,7 +37,7 @@ class Recorders:
         self._is_profiling: Callable[[], bool] = bool
         self._record: Callable[[str], Any] | None = None
         self._is_set_up = False
-        #: Number of the next iteration for which the script gives no number, starting with 0.
+        #: Number for the next iteration to which the script gives no number, starting at 0.
         self.next_iteration = 0
         #: Recorder that writes files, or None. See :mod:`bubbleviz.annotate.recorder`.
         self.recorder: Recorder | None = None
@@ -54,7 +54,7 @@ class Recorders:
         Args:
             name: Name of the range.
             iteration: Number of the iteration, or None if the range is an operation.
-            launches: Whether the range only starts transfers, without waiting for their end.
+            launches: Whether the range only starts transfers, without waiting for them to end.
         """
         if not self._is_set_up:
             self._set_up()
@@ -114,8 +114,8 @@ def _load_nvtx_package() -> tuple[Callable[[str], object] | None, Callable[[], o
 def _make_profiler_check(torch: Any) -> Callable[[], bool]:
     """Return a function that checks whether PyTorch's profiler is recording on this thread.
 
-    The check is False under ``emit_nvtx``. The profiler would then write an NVTX range, but the
-    range has already been written through NVTX.
+    The check returns False under ``emit_nvtx``, because the profiler would then write an NVTX range
+    a second time.
     """
     autograd = torch.autograd
     enabled: Callable[[], bool] = autograd._profiler_enabled
@@ -126,8 +126,8 @@ def _make_profiler_check(torch: Any) -> Callable[[], bool]:
     return lambda: enabled() and kind() != to_nvtx
 
 
-#: Phase labels as in bubbleviz/model/phases.py, repeated here to avoid importing that module.
-#: A test checks that both lists agree.
+#: Phase labels as in bubbleviz/model/phases.py, duplicated here to avoid importing that module. A
+#: test checks that the two lists agree.
 PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
     *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
@@ -166,7 +166,7 @@ def open_in_recorder(name: str) -> Callable[[], None] | None:
 
 
 class Range:
-    """A range, which can be used as a context manager or as a function decorator.
+    """A range that can be used as a context manager or as a function decorator.
 
     A range may be entered repeatedly, but only in one thread at a time. A decorated function opens
     a new range for each call. If ranges of the same ``kind`` are nested in a thread, only the
@@ -177,7 +177,7 @@ class Range:
         name: Name of the range.
         launches: Whether the range only contains the start of transfers, not their end.
         kind: Kind of range: iteration, optimizer step, or "" for a range that is always recorded,
-            even inside another one.
+            even when nested.
         number: Number of an iteration, or None to count iterations.
 
     Attributes:
@@ -261,7 +261,7 @@ def phase(
         name: Phase of the operation: F, B (input gradient only), W (weight gradient), BW (both
             gradients), R (recompute), FB (a forward overlapped with a backward), Optimizer, SEND_F,
             RECV_F, SEND_B, RECV_B, SEND_RECV or COLLECTIVE.
-        microbatch: Number of the microbatch in its iteration, starting with 0. By default,
+        microbatch: Zero-based number of the microbatch within its iteration. By default,
             microbatches are numbered in the order of their operations.
         chunk: Index of the model chunk on this rank, in model order. Needed only if a rank has
             several chunks.
@@ -289,7 +289,7 @@ def format_name(phase: str, *numbers: int | None) -> str:
 
     Args:
         phase: Label of the phase.
-        numbers: Values of the other arguments of :func:`phase`, in the same order. None values are
+        numbers: Values of the other arguments to :func:`phase`, in the same order. None values are
             left out.
 
     Raises:
@@ -302,7 +302,7 @@ def format_name(phase: str, *numbers: int | None) -> str:
 
 
 def _check_number(word: str, number: object) -> int:
-    """Return a number as an int after checking that it is an integer from 0 to 999,999,999.
+    """Convert a number to int after checking that it is an integer from 0 to 999,999,999.
 
     Args:
         word: Name of the number, used in messages.
@@ -342,9 +342,9 @@ def iteration(number: int | None = None) -> Range:
 def step(number: int | None = None) -> Iterator[None]:
     """Return a range for a training step that runs in one call: ``with annotate.step(): ...``.
 
-    The step is recorded as an iteration with one operation, which contains the forward and the
-    backward of a single stage. If the call returns before its work is done, as in JAX, the script
-    must wait for the result inside the range: ``jax.block_until_ready(train_step(state))``.
+    The step is recorded as an iteration with one operation, which contains the forward and backward
+    of a single stage. If the call returns before its work is done, as in JAX, the script must wait
+    for the result inside the range: ``jax.block_until_ready(train_step(state))``.
 
     Args:
         number: Number of the iteration. By default, iterations are counted from 0.

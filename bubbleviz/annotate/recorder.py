@@ -25,30 +25,30 @@ from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.annotate.timing_events import TimingEvents
 
 #: Maximum number of iterations that are queued until their GPU work is complete.
-#: ``_STOP_TIMEOUT_S`` is the maximum time in seconds for which ``Recorder.stop`` waits for the GPU.
+#: ``_STOP_TIMEOUT_S`` is the maximum time in seconds that ``Recorder.stop`` waits for the GPU.
 _MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
-#: Names of operations that start an iteration if no range marks iterations.
+#: Names of operations that start an iteration when no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
 #: Maximum number of operations recorded per iteration, to limit memory use.
 _MAX_OPERATIONS = 1 << 17
 #: Names of operations that only start a data transfer. They are not timed on the GPU.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
-#: Name of the operation that ends an iteration if no range marks iterations.
+#: Name of the operation that ends an iteration when no range marks iterations.
 _OPTIMIZER = "bubbleviz:Optimizer"
 _log = logging.getLogger("bubbleviz.annotate")
 
 
 class Recorder:
-    """The recording of this process, which ends with ``stop()`` or at the end of a ``with`` block.
+    """The recording of this process. It ends with ``stop()`` or at the end of a ``with`` block.
 
     No method raises an error. All methods may be called from any thread.
 
     Args:
         folder: Folder for the files. Ranks may share a folder.
-        every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
+        every: Length of a cycle in iterations. Only the first ``iterations`` iterations of each
             cycle are recorded. If ``every`` is 0, all iterations are recorded.
         iterations: Number of iterations to record per cycle.
-        limit_bytes: Maximum total size of this rank's files. If this limit is reached, the oldest
+        limit_bytes: Maximum total size of this rank's files. When the limit is reached, the oldest
             iterations are deleted.
         place: Rank and world size, or None to get them from torch.distributed or the launcher.
         monotonic: Function that returns the time of the monotonic clock in ns.
@@ -78,7 +78,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._stopped = False
         self._block: Block | None = None
-        #: Number of open iteration ranges, and number of iterations that were started.
+        #: Number of open iteration ranges, and number of iterations started so far.
         self._n_open_iterations = self._count = 0
         self._pending: deque[Block] = deque()
         self._events: TimingEvents | None = None
@@ -102,9 +102,9 @@ class Recorder:
     ) -> tuple[Any, ...] | Block | None:
         """Record the start of an operation or iteration, and return a handle for :meth:`close`.
 
-        An iteration range always starts a new iteration. The first operation starts one too. After
-        that, a forward starts a new iteration if the current one is complete and no iteration range
-        is open.
+        An iteration range always starts a new iteration, and so does the first operation. After
+        that, a forward starts a new iteration if the current iteration is complete and no iteration
+        range is open.
 
         Args:
             name: Name of the operation.
@@ -150,7 +150,7 @@ class Recorder:
 
         An operation is dropped if the next iteration started before the operation ended, or if its
         iteration already has ``_MAX_OPERATIONS`` operations. The dropped operation is counted in
-        the iteration that is current at the time.
+        whichever iteration is current at the time.
 
         The end of an iteration range completes the iteration. An iteration without a range is
         completed by the end of its optimizer step.
@@ -174,7 +174,8 @@ class Recorder:
             with self._lock:
                 stamps = block.stamps
                 if block is not self._block or len(stamps) >= _MAX_OPERATIONS:
-                    # The iteration may already be written, so the current one counts the loss.
+                    # The operation's iteration may already be written, so the current one counts
+                    # the loss.
                     if self._block is not None:
                         self._block.n_lost += 1
                     if events is not None and self._events is not None:
@@ -187,7 +188,7 @@ class Recorder:
             self._stop_after_error(error)
 
     def stop(self) -> None:
-        """Write the remaining iterations, and stop recording. Further calls have no effect.
+        """Write the remaining iterations, then stop recording. Further calls have no effect.
 
         The method waits up to ``_STOP_TIMEOUT_S`` seconds for the GPU. Iterations whose GPU work is
         still not complete are written without device times.
@@ -217,8 +218,8 @@ class Recorder:
             number: Number of the iteration, or None if no range marks the iteration.
         """
         previous = self._block
-        # Child processes of multiprocessing do not run atexit functions.
-        # Finalizers that the parent registered are dropped in a child process.
+        # Child processes started by multiprocessing do not run atexit functions, and they drop
+        # finalizers that the parent registered.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)
@@ -300,7 +301,7 @@ class Recorder:
         self._files.append(block, part_files.read_clocks(self._monotonic, self._utc))
 
     def _stop_after_error(self, error: Exception) -> None:
-        """Stop recording after an error, and log a warning. Further errors are not logged."""
+        """Stop recording after an error, and log a warning. Later errors are not logged."""
         if not self._stopped:
             self._end()
             _log.warning(

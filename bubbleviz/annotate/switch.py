@@ -11,7 +11,8 @@ from bubbleviz.annotate.ranges import append_recorder, get_recorder
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
-#: Environment variables for the arguments ``folder``, ``every`` and ``iterations`` of `record`.
+#: Environment variables that correspond to the arguments ``folder``, ``every`` and ``iterations``
+#: of `record`.
 FOLDER_VARIABLE = "BUBBLEVIZ_RECORD"
 EVERY_VARIABLE = "BUBBLEVIZ_RECORD_EVERY"
 ITERATIONS_VARIABLE = "BUBBLEVIZ_RECORD_ITERATIONS"
@@ -31,15 +32,15 @@ def record(
     """Record the times of this process's ranges to files, without a profiler.
 
     After ``annotate.record("run/")``, the command ``bubbleviz analyze run/`` reads the files of all
-    ranks. If a recording to the same folder is already running, that recording continues and is
-    returned. A running recording to another folder is stopped.
+    ranks. If a recording to the same folder is already running, it continues and is returned. A
+    running recording to another folder is stopped.
 
     Args:
         folder: Folder for the files, which is created when the first iteration ends.
-        every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
+        every: Length of a cycle in iterations. Only the first ``iterations`` iterations of each
             cycle are recorded. If ``every`` is 0, all iterations are recorded.
         iterations: Number of iterations to record per cycle.
-        limit_bytes: Maximum total size of this rank's files. If this limit is reached, the oldest
+        limit_bytes: Maximum total size of this rank's files. When the limit is reached, the oldest
             iterations are deleted.
         rank: Rank of this process. Needed only if neither torch.distributed nor the launcher
             provides the rank.

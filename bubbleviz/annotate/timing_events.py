@@ -1,14 +1,15 @@
 """Measure when a GPU runs the work of a range with timing events, without waiting for the GPU.
 
 Each range records two events on the stream that is current when the range opens. The events come
-from a pool. All events of an iteration are polled together, and are read when all are complete::
+from a pool. All events in an iteration are polled together, and are read once all of them are
+complete::
 
     host     F ├─┤  BW ├──┤            next iteration: complete? read, and back to the pool
     stream      ○████○  ○███████○
 
 Event times are not on the host's clock. Each iteration therefore starts with an anchor, which is an
 event on an otherwise empty stream. The GPU reaches an anchor a few microseconds after the host has
-recorded the anchor, and never earlier. If the GPU reaches an anchor late, the anchors of earlier
+recorded the anchor, but never before. If the GPU reaches an anchor late, the anchors of earlier
 iterations are used because they are more accurate.
 """
 
@@ -23,14 +24,15 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block
 from bubbleviz.recording_layout import NONE
 
-#: Maximum number of timing events per process. When all are in use, ranges get no device times.
+#: Maximum number of timing events per process. When all events are in use, ranges get no device
+#: times.
 MAX_EVENTS = 1 << 14
 #: Maximum relative drift between the clocks of the GPU and the host.
 _MAX_DRIFT = 50e-6
 
 
 class TimingEvents:
-    """A pool of timing events on one GPU, and a measurement of the GPU's clock offset.
+    """A pool of timing events on one GPU, which also measures the GPU's clock offset.
 
     Args:
         cuda: The module ``torch.cuda``, which must be initialized.
@@ -48,12 +50,13 @@ class TimingEvents:
         self._anchor_stream = cuda.Stream()
         self._free: list[Any] = []
         self._n_events = 0
-        #: Events that will not be read, and that return to the pool once they are complete.
+        #: Events that will not be read, but will return to the pool once they are complete.
         self._abandoned: deque[Any] = deque()
-        #: The anchor that was read last, and its device time in ns since the first anchor.
+        #: The most recently read anchor, and its device time in ns since the first anchor.
         self._last: Any = None
         self._last_ns = 0
-        #: Host clock minus device clock in ns, and the device time at which it was determined.
+        #: Host clock minus device clock in ns, and the device time at which this offset was
+        #: determined.
         self._offset: tuple[int, int] | None = None
 
     @property
@@ -91,7 +94,7 @@ class TimingEvents:
         return stream, first, second
 
     def close(self, opened: tuple[Any, Any, Any]) -> None:
-        """Record the end of a range on the stream on which the range started.
+        """Record the end of a range, on the stream on which the range started.
 
         Args:
             opened: Result of :meth:`open`.

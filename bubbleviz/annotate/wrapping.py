@@ -1,4 +1,4 @@
-"""Wrap the methods of a framework in ranges, and restore them."""
+"""Wrap framework methods in ranges, and restore the original methods."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bubbleviz.annotate.ranges import Range
 from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
-#: Context manager for calls that get no range.
+#: Context manager used for calls that get no range.
 NO_RANGE: AbstractContextManager[object] = nullcontext()
 #: Positional and keyword arguments of a call. A function may replace keyword arguments in place.
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-#: Function that returns the range of a call, given its arguments. They include ``self``.
+#: Function that returns the range of a call, given the call's arguments including ``self``.
 RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
 #: Folder for recordings, or None to record nothing.
 Folder = str | os.PathLike[str] | None
@@ -61,8 +61,8 @@ class Annotations:
     def remove(self) -> None:
         """Restore the original methods.
 
-        A method that other code has wrapped again in the meantime stays in place, but no longer
-        opens ranges.
+        If other code has wrapped a method again in the meantime, the method stays in place, but no
+        longer opens ranges.
         """
         self.active = False
         while self._undo:
@@ -79,7 +79,7 @@ class Annotations:
             self._undo.append(record(folder).stop)
 
     def append_undo(self, undo: Callable[[], None]) -> None:
-        """Register a function for :meth:`remove`, which calls the functions in reverse order."""
+        """Register a function for :meth:`remove` to call. Functions are called in reverse order."""
         self._undo.append(undo)
 
     def wrap(
@@ -98,10 +98,10 @@ class Annotations:
             owner: Module or class that contains the function.
             name: Name of the function.
             range_of_call: Function that returns the range of a call, given the call's arguments.
-            on_result: Function that is called with the result of each call, after its range ended.
+            on_result: Function to call with the result of each call, after the range of the call
+                has ended.
 
-        Returns:
-            The original function and the wrapped one.
+        Returns: The original function and the wrapped function.
 
         Raises:
             AnnotationError: The owner has no function with this name.
@@ -111,7 +111,7 @@ class Annotations:
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            """Call the original function inside a range, or without one if none can be made."""
+            """Call the original function in a range, or without a range if none can be made."""
             if not self.active:
                 return original(*args, **kwargs)
             try:
@@ -177,14 +177,14 @@ class Annotations:
     def get_argument(
         self, function: Any, name: str, default: Any = None
     ) -> Callable[[Args, Kwargs], Any]:
-        """Return a function that looks up an argument in the arguments of a call.
+        """Return a function that looks up one argument of a call.
 
         The argument may have been passed by position or by keyword.
 
         Args:
             function: Function whose calls are inspected.
             name: Name of the parameter.
-            default: Result for calls without the argument.
+            default: Value to return for calls without the argument.
 
         Raises:
             AnnotationError: The function has no such parameter.
@@ -201,7 +201,7 @@ class Annotations:
         return pick
 
     def _describe_mismatch(self, problem: str) -> AnnotationError:
-        """Return the error for a framework that differs from the expected version.
+        """Return the error to raise for a framework that differs from the expected version.
 
         Args:
             problem: Text that follows the name and version of the framework, such as
@@ -220,7 +220,7 @@ class Annotations:
         """Stop opening ranges, and issue a warning with the reason.
 
         Args:
-            where: Framework and name of the wrapped function.
+            where: Name of the framework and of the wrapped function.
             error: Error that occurred.
         """
         self.active = False
@@ -245,8 +245,8 @@ def wrap_once(
 
     Args:
         framework: Name of the framework.
-        wrap_all: Function that wraps the methods of the framework. If this function raises an
-            error, all methods are restored.
+        wrap_all: Function that wraps the framework's methods. If it raises an error, all methods
+            are restored.
         folder: Folder to which ranges are recorded until the annotations are removed, or None to
             record nothing.
         written_for: First and last supported version, such as "0.5 to 0.19".

@@ -206,7 +206,7 @@ class NameShapes:
         folded = (
             "\n".join(names).encode("utf-8", "surrogatepass").translate(_FOLD_DIGITS).split(b"\n")
         )
-        if len(folded) != len(names):  # a name contains a newline, or there are no names
+        if len(folded) != len(names):  # some name contains a newline, or there are no names
             folded = [name.encode("utf-8", "surrogatepass") for name in names]
         shapes = dict.fromkeys(folded)
         self._shapes = [shape.decode("utf-8", "surrogatepass") for shape in shapes]

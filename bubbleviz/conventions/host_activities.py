@@ -78,7 +78,7 @@ class ActivityList:
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 
     def copy(self) -> ActivityList:
-        """Return a copy of the list with an empty cache, so that a cache lasts for one analysis."""
+        """Return a copy with an empty cache, so that each analysis has its own cache."""
         return ActivityList(self.activities)
 
     def classify_range(self, name: str) -> tuple[str, int]:

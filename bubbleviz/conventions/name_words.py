@@ -578,7 +578,7 @@ def _quote_glob(text: str) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Format a text as a TOML string: a literal string if possible, otherwise one with escapes."""
+    """Format a text as a TOML string: literal if possible, otherwise with escapes."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     return '"' + "".join(map(_quote_character, text)) + '"'

@@ -301,7 +301,7 @@ def align_events(
 
 
 def _count_bytes(events: NcclEvents) -> Ints:
-    """Return the bytes of each event: elements times element size, or else the recorded payload."""
+    """Return each event's bytes: elements times element size, or else the recorded payload."""
     sizes = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
     element_size = sizes[events.datatype]
     is_known = (events.count >= 0) & (element_size > 0) & (events.count < _MAX_COUNT)

@@ -80,7 +80,7 @@ def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[
 
 
 def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
-    """Return the number of bytes of each operation, or -1 if count or element size is unknown.
+    """Return each operation's size in bytes, or -1 if the count or element size is unknown.
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.

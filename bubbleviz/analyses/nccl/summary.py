@@ -1,4 +1,4 @@
-"""A model of the JSON that ``bubbleviz nccl -o report.json`` writes.
+"""Model of the JSON that ``bubbleviz nccl -o report.json`` writes.
 
 The order of the fields is the order of the keys. Times are in nanoseconds. An unknown number is
 null, and a sum is null if none of its numbers is known.
@@ -22,8 +22,8 @@ class FileEntry(Struct, frozen=True):
     Attributes:
         path: Path as given.
         format: Format of the profile or event file.
-        operations: Number of operations of the report that come from this file.
-        events: Number of events by category; empty for profiles.
+        operations: Number of the report's operations that come from this file.
+        events: Number of events by category. Empty for profiles.
     """
 
     path: str
@@ -37,7 +37,7 @@ class GroupEntry(Struct, frozen=True):
 
     Attributes:
         name: Name of the group.
-        description: Description of the group, or None if it is unknown.
+        description: Description of the group, or None if unknown.
         members: Ranks of the run in the group, or None if not all are known.
     """
 
@@ -50,8 +50,8 @@ class CommunicatorEntry(Struct, frozen=True):
     """An NCCL communicator or a PyTorch process group.
 
     Attributes:
-        id: NCCL's hash, or the label of the group.
-        ranks: Number of ranks, or None if it is unknown.
+        id: NCCL's communicator hash, or the label of the process group.
+        ranks: Number of ranks, or None if unknown.
         group: The process group. Left out for NCCL communicators.
     """
 
@@ -64,13 +64,13 @@ class FaultEntry(Struct, frozen=True):
     """An operation that not all members entered, finished, or called the same way.
 
     Attributes:
-        communicator: NCCL's hash, or the label of the group.
+        communicator: NCCL's communicator hash, or the label of the process group.
         name: Name of the operation.
-        sequence: Number of the operation in the communicator, or null if it is unknown.
+        sequence: Number of the operation in the communicator, or null if unknown.
         entered: Ranks of the run that entered the operation.
         missing: Ranks of the run that have a dump and did not enter the operation.
         undumped: Ranks without a dump, which may have entered the operation.
-        calls: Each distinct call with the ranks that made it; empty if all calls agree.
+        calls: Each distinct call with the ranks that made it. Empty if all calls agree.
     """
 
     communicator: str
@@ -100,18 +100,18 @@ class TotalEntry(Struct, frozen=True):
     """Sums over the operations of one communicator, name, algorithm and protocol.
 
     Attributes:
-        communicator: NCCL's hash, or the label of the group, or None if it is unknown.
-        ranks: Number of ranks of the communicator, or None if it is unknown.
-        name: Name of the operations, or None if it is unknown.
+        communicator: NCCL's communicator hash, the label of the process group, or None if unknown.
+        ranks: Number of ranks of the communicator, or None if unknown.
+        name: Name of the operations, or None if unknown.
         peers: Distinct peers of sends and receives, or roots of collectives.
-        algorithm: NCCL algorithm, or None if it is unknown.
-        protocol: NCCL protocol, or None if it is unknown.
+        algorithm: NCCL algorithm, or None if unknown.
+        protocol: NCCL protocol, or None if unknown.
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the durations.
         timed_operations: Number of operations whose duration is known.
-        busy_ns: Time in which any of the operations runs; each instant of a GPU counts once.
+        busy_ns: Time during which any of the operations runs; each instant of a GPU counts once.
         waiting_ns: Sum of the waiting times; an operation usually waits until its last member
             starts.
         waiting_operations: Number of operations whose waiting time is known.
@@ -158,7 +158,7 @@ class NcclSummary(Struct, frozen=True):
         sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the durations.
         timed_operations: Number of operations whose duration is known.
-        busy_ns: Time in which any operation runs; each instant of a GPU counts once.
+        busy_ns: Time during which any operation runs; each instant of a GPU counts once.
         waiting_ns: Sum of the waiting times; an operation usually waits until its last member
             starts.
         waiting_operations: Number of operations whose waiting time is known.
@@ -169,7 +169,7 @@ class NcclSummary(Struct, frozen=True):
         waited_for: Ranks that entered operations last, longest awaited rank first.
         totals: Sums by communicator, name, algorithm and protocol, longest first.
         definitions: Meaning of the terms.
-        restrictions: Why operations are missing from the sums, the most severe first.
+        restrictions: Why operations are missing from the sums, most severe first.
         limitations: What could not be measured, and why.
     """
 

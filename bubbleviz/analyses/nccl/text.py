@@ -237,7 +237,7 @@ def _format_sums(sums: Total) -> dict[str, str]:
 
 
 def _make_clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
-    """Yield a table of the clocks and how they were aligned, unless there is only the reference."""
+    """Yield a table of clocks and their alignment, unless the reference is the only clock."""
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     rows = [

@@ -22,7 +22,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 @dataclass(frozen=True)
 class Total:
-    """Sums over all operations, or over those of one communicator, name, algorithm and protocol.
+    """Sums over all operations, or over one communicator, name, algorithm and protocol.
 
     A sum only includes operations whose value is known. The sum is None if no value is known.
 

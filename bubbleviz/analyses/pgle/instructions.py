@@ -244,7 +244,7 @@ def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Lim
 
 
 def explain_no_instructions(profile: Profile) -> NothingToAnalyzeError:
-    """Return the error for a profile without XLA instructions, with advice on what to give."""
+    """Return the error for a profile without XLA instructions, saying what input to give."""
     path = profile.source.path
     alternatives = record.suggest_other_commands(profile, path)
     return NothingToAnalyzeError(

@@ -71,7 +71,7 @@ def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
 
 
 def summarize_costs(costs: Costs) -> str:
-    """Return two lines: what the costs are based on, and how many executions were left out."""
+    """Return two lines on what the costs are based on and how many executions were left out."""
     collectives = sum(cost.collective for cost in costs.instructions)
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:

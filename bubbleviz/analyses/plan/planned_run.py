@@ -1,4 +1,4 @@
-"""Plans a measured run: finds the best order for its times and memory, and how much it saves."""
+"""Plans a measured run: finds the best order for its times and memory, and the time saved."""
 
 from __future__ import annotations
 

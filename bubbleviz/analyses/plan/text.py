@@ -24,7 +24,7 @@ _MIN_QUEUEING_COST = 2e-3
 
 
 def sections(planned: PlannedRun) -> Iterator[Block]:
-    """Yield the blocks of the printed plan: the best order, a table of all orders, and notes."""
+    """Yield the blocks of the text output: the best order, a table of all orders, and notes."""
     work, best = planned.workload, planned.best.best
     length = format_ms(planned.best.length_ns(best))
     saving = planned.saving

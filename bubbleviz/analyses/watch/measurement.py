@@ -145,7 +145,7 @@ class Watcher:
         )
 
     def list_empty_recordings(self) -> tuple[str, ...]:
-        """Return the paths of all recordings if they are readable but empty, otherwise ()."""
+        """Return the paths of all recordings if all are readable but empty, otherwise ()."""
         parts = self._folder.parts
         have_bytes = any(part.header is not None or part.cut_bytes for part in parts)
         if have_bytes or self._folder.unreadable:

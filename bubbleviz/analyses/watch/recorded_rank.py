@@ -88,7 +88,7 @@ class RecordedRank:
     def make_session(
         self, numbers: Sequence[int], names: tuple[str, ...]
     ) -> RecordedSession | None:
-        """Return a recording of the given iterations, or None if the rank has none of them.
+        """Return a recording with the given iterations, or None if the rank has none of them.
 
         Args:
             numbers: Numbers of the iterations to include; numbers that the rank lacks are ignored.

@@ -1,10 +1,10 @@
 """Annotate the instructions of DeepSpeed's pipeline engine.
 
-DeepSpeed itself names forwards, but names backwards on the last stage only
+DeepSpeed itself names forwards, but it names backwards only on the last stage
 (``DeepSpeedEngine.backward``). The pipeline engine names no operations. This module wraps the
-methods that run instructions, and puts the wrapped methods into the engine's table. Buffer ids
-are not microbatches, so operations are counted. The k-th operation of a phase in a batch, counted
-from 0, is microbatch k.
+methods that run instructions, and puts the wrapped methods into the engine's table. Buffer ids are
+not microbatches, so operations are counted: the k-th operation of a phase in a batch (from 0) is
+microbatch k.
 
 Written for DeepSpeed 0.14 to 0.19, deepspeed/runtime/pipe/engine.py and schedule.py.
 """
@@ -40,7 +40,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     """Annotate the instructions of DeepSpeed's pipeline engine. Each batch is an iteration.
 
     Args:
-        record: Folder to which the times of the ranges are recorded, or None to record nothing.
+        record: Folder in which to record the times of the ranges, or None to record nothing.
 
     Raises:
         AnnotationError: DeepSpeed cannot be imported, or differs from the expected version.
@@ -52,9 +52,9 @@ def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
     Each call of ``train_batch`` or ``eval_batch`` is a batch, and each batch is an iteration. The
-    operations in each phase are counted from the start of a batch. An engine with a different
-    instruction table has several stages per rank. The stage of an operation on a buffer is then
-    unknown, and the operation gets no range.
+    operations of each phase are counted from the start of a batch. An engine with a different
+    instruction table has several stages per rank. In that case, the stage of an operation on a
+    buffer is unknown, and the operation gets no range.
     """
     engine = annotations.get_attribute(
         annotations.import_module("deepspeed.runtime.pipe.engine"), "PipelineEngine"
@@ -67,14 +67,14 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
-        """Return a function that counts the calls of a phase, and returns the range of a call.
+        """Return a function that counts the calls in a phase, and returns the range for each call.
 
-        The number of earlier calls in the batch is the microbatch.
+        The microbatch is the number of earlier calls in the batch.
         """
 
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not annotated_table:
-                # Engines with a different table of instructions have several stages per rank.
+                # Engines with a different instruction table have several stages per rank.
                 return NO_RANGE
             n_started[name] += 1
             return phase(name, microbatch=n_started[name] - 1, stage=args[0].stage_id)

@@ -32,8 +32,8 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-#: Direction of the data (F or B), keyed by a word in the name of a transfer function.
-#: The second value is the name of the parameter that decides whether the call receives data.
+#: Direction of the data (F or B) and name of the parameter that decides whether the call receives
+#: data, keyed by a word in the name of a transfer function.
 _DIRECTIONS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
 #: Chunk and microbatch of an operation. The chunk is None if a rank has only one chunk.
@@ -44,7 +44,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     """Annotate the operations of Megatron-Core. Each call of a schedule is an iteration.
 
     Args:
-        record: Folder to which the times of the ranges are recorded, or None to record nothing.
+        record: Folder in which to record the times of the ranges, or None to record nothing.
 
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or differs from the expected version.
@@ -68,7 +68,8 @@ class _Batch:
         self.forward: OperationId | None = None
         #: The operation that started last, keyed by direction ("F" or "B").
         self._latest: dict[str, OperationId] = {}
-        #: Operations whose inputs have not arrived yet, keyed by direction. Empty for one chunk.
+        #: Operations whose inputs have not arrived yet, keyed by direction. Empty if there is only
+        #: one chunk.
         self._expected_inputs: dict[str, Iterator[OperationId]] = {}
         #: The first and the last virtual stage, keyed by direction.
         self._end_stages = {"F": (0, 0), "B": (0, 0)}
@@ -76,8 +77,8 @@ class _Batch:
     def begin(self, model: object, microbatches: int) -> None:
         """Reset the state for a new batch.
 
-        If a rank has several chunks, the order in which inputs arrive from other stages is computed
-        here, from the interleaved schedule.
+        If a rank has several chunks, the order in which inputs arrive from other stages is derived
+        here from the interleaved schedule.
 
         Args:
             model: The model, or the list of this rank's model chunks.
@@ -95,7 +96,8 @@ class _Batch:
             last = ranks * len(chunks) - 1
             self._end_stages = {"F": (0, last), "B": (last, 0)}
             if len(chunks) > 1:
-                # A group of microbatches runs through a chunk before it runs through the next one.
+                # A group of microbatches runs through one chunk before it runs through the next
+                # chunk.
                 config = getattr(chunks[0], "config", None)
                 group = getattr(config, "microbatch_group_size_per_vp_stage", None) or ranks
                 order = [
@@ -112,8 +114,9 @@ class _Batch:
     def has_remote_input(self, direction: str, operation: OperationId) -> bool:
         """Return whether the input of an operation comes from another virtual stage.
 
-        A forward has a remote input unless it is on the first virtual stage. A backward has one
-        unless it is on the last virtual stage. If the stage is unknown, the result is False.
+        A forward has a remote input unless it is on the first virtual stage. A backward has a
+        remote input unless it is on the last virtual stage. If the stage is unknown, the result is
+        False.
 
         Args:
             direction: "F" for forwards or "B" for backwards.
@@ -122,16 +125,18 @@ class _Batch:
         return self.get_stage(operation[0]) not in {None, self._end_stages[direction][0]}
 
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
-        """Return the operation whose input a transfer call receives, or None if it receives none.
+        """Return the operation whose input a transfer call receives, or None if there is none.
 
         With one chunk per rank, the data is for the next forward ("F") or backward ("B") to start.
         With several chunks, inputs arrive in the order of the interleaved schedule. Each call then
-        returns the next operation with a remote input, or None if all have been returned.
+        returns the next operation with a remote input, or None if all such operations have been
+        returned.
 
         Args:
             direction: "F" for activations or "B" for gradients.
-            is_receiving: Whether the call receives data. None means that the call has no argument
-                for this. Every rank then receives, except the first rank ("F") or last rank ("B").
+            is_receiving: Whether the call receives data, or None if the call has no such argument.
+                In that case, every rank receives except the first rank ("F") or the last rank
+                ("B").
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -144,7 +149,7 @@ class _Batch:
         return None, self._n_started[direction, None]
 
     def get_sender(self, direction: str) -> OperationId | None:
-        """Return the operation whose result a transfer call sends, or None if it sends none.
+        """Return the operation whose result a transfer call sends, or None if there is none.
 
         The call sends the result of the forward ("F") or backward ("B") that started last. The
         result is None if no such operation has started. It is also None if the operation has no
@@ -179,8 +184,8 @@ class _Batch:
         """Register the end of the running forward, and remember its output for its backward.
 
         Args:
-            result: Result of the call, which is the output of the forward or a tuple whose first
-                element is the output.
+            result: Result of the call: the output of the forward, or a tuple whose first element is
+                the output.
         """
         if self.forward is not None:
             output = result[0] if isinstance(result, tuple) else result
@@ -219,14 +224,14 @@ class _Batch:
         return None if get_rank is None else get_rank()
 
     def _count(self, name: str, chunk: int | None) -> int:
-        """Count an operation, and return how many with the same kind and chunk came before it."""
+        """Count an operation, and return the number of earlier ones of the same kind and chunk."""
         index = self._n_started[name, chunk]
         self._n_started[name, chunk] += 1
         return index
 
 
 def _wrap(annotations: Annotations) -> None:
-    """Wrap the schedules, their forwards and backwards, the transfers, and the optimizers.
+    """Wrap the schedules, their forwards and backwards, the transfers and the optimizers.
 
     Every call of a schedule starts a new batch, which is an iteration.
     """
@@ -249,9 +254,9 @@ def _wrap(annotations: Annotations) -> None:
 def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None:
     """Wrap ``forward_step`` and ``backward_step``.
 
-    The chunk of a forward is the argument ``vp_stage``, or otherwise the attribute ``vp_stage`` of
-    the model. In older versions without ``vp_stage``, the current chunk of the parallel state is
-    used.
+    The chunk of a forward is the argument ``vp_stage``, or if that is missing, the model's
+    attribute ``vp_stage``. In older versions without ``vp_stage``, the current chunk of the
+    parallel state is used.
     """
     forward = annotations.get_attribute(schedules, "forward_step")
     chunk = _get_optional_argument(annotations, forward, "vp_stage")
@@ -277,8 +282,8 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
 def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     """Wrap the function that overlaps a forward with a backward, if it exists (since 0.14).
 
-    A call has the range FB, or F or BW if it runs only one of the two. A receive range is open
-    while the function waits for an input from another stage.
+    A call gets the range FB, or just F or BW if it runs only one of the two. A receive range is
+    open while the function waits for an input from another stage.
     """
     try:
         module = annotations.import_module(f"{_CORE}.pipeline_parallel.combined_1f1b")
@@ -289,10 +294,11 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     picks = [annotations.get_argument(step, name) for name in names]
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a call: FB, or F or BW if the call runs only one of the two.
+        """Return the range of a call: FB, or just F or BW if the call runs only one of the two.
 
-        For FB, the arguments ``pre_forward`` and ``pre_backward`` wait for inputs. If an input
-        comes from another stage, the argument is wrapped in a range RECV_F or RECV_B.
+        For FB, the keyword arguments ``pre_forward`` and ``pre_backward`` are callables that wait
+        for inputs. If the input comes from another stage, the callable is replaced in ``kwargs`` by
+        a version that runs inside a range RECV_F or RECV_B.
         """
         forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.start_forward(chunk, microbatch)
@@ -300,7 +306,7 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
         if first is None or second is None:
             operation = first or second
             return _make_range("BW" if first is None else "F", batch, operation or (None, 0))
-        # The wrapped function calls these arguments to wait for its inputs.
+        # The wrapped function waits for its inputs by calling these arguments.
         for wait, direction, operation in (
             ("pre_forward", "F", first),
             ("pre_backward", "B", second),
@@ -321,7 +327,7 @@ def _make_range(
     *,
     launches: bool = False,
 ) -> Range:
-    """Return the range of one operation, or of two that run, or transfer data, concurrently."""
+    """Return the range for one operation or transfer, or for two that run concurrently."""
     (chunk, number), (chunk2, number2) = operation, second or (None, None)
     stage, stage2 = batch.get_stage(chunk), batch.get_stage(chunk2) if second else None
     numbers = number, chunk, stage, None, number2, chunk2, stage2
@@ -331,7 +337,7 @@ def _make_range(
 def _get_optional_argument(
     annotations: Annotations, function: Any, name: str
 ) -> Callable[[Args, Kwargs], Any]:
-    """Return a function that looks up an argument by name in the arguments of a call.
+    """Return a function that looks up the argument with this name in a call.
 
     If ``function`` has no parameter with this name, the lookup always returns None.
     """
@@ -358,11 +364,11 @@ def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
 def _make_transfer_range_factory(
     annotations: Annotations, batch: _Batch, owner: Any, name: str
 ) -> wrapping.RangeOfCall:
-    """Return a function that creates the range for a call of a transfer function.
+    """Return a function that creates the range for each call of a transfer function.
 
     The name of the transfer function says what it sends and receives, for example
     ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only
-    two of them. These are the last two if all sends are listed before all receives.
+    two of them: the last two, with all sends listed before all receives.
 
     Args:
         annotations: Annotations of the framework.
@@ -412,7 +418,7 @@ def _make_transfer_range_factory(
 def _wrap_optimizers(annotations: Annotations) -> None:
     """Wrap the method ``step`` of every optimizer class. A chained optimizer opens only one range.
 
-    Up to version 0.5, Megatron-Core contains no optimizers, and no class is wrapped.
+    Up to version 0.5, Megatron-Core contains no optimizers, so no class is wrapped.
     """
     if importlib.util.find_spec(f"{_CORE}.optimizer") is None:
         return

@@ -1,10 +1,10 @@
 """Annotate training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
 
-All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper of
-``torch.autograd.backward``, which every ``backward()`` of a tensor calls, marks backwards. The time
-for which a forward or backward waits for other ranks is marked as a collective. With FSDP, a
-collective marks a parameter gather or a gradient reduction. With DDP, a collective
-lasts from the last gradient to the end of the backward.
+All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper around
+``torch.autograd.backward``, which every tensor's ``backward()`` calls, marks backwards. The time
+during which a forward or backward waits for other ranks is marked as a collective. With FSDP, a
+collective marks a parameter gather or a gradient reduction. With DDP, a collective lasts from the
+last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -23,7 +23,7 @@ from bubbleviz.annotate.frameworks.torch_pipelining import wrap_optimizers
 from bubbleviz.annotate.ranges import Range, iteration, open_in_recorder, phase
 from bubbleviz.annotate.wrapping import Annotations
 
-#: Module of FSDP's parameter groups, and methods of a group that wait on the CPU or on a stream.
+#: Module of FSDP's parameter groups, and the group methods that wait on the CPU or on a stream.
 _GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _WAITS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
 
@@ -31,13 +31,13 @@ _WAITS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
 def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
     """Annotate the forwards, backwards, optimizer steps and iterations of a training loop.
 
-    An iteration starts with the first forward after an optimizer step. The forwards of an iteration
+    An iteration starts with the first forward after an optimizer step. The forwards in an iteration
     are numbered as microbatches. Forwards without gradients get no range.
 
     Args:
         model: Model that the training loop calls, after DDP, ``fully_shard`` or ``torch.compile``
             has been applied.
-        record: Folder to which the times of the ranges are recorded, or None to record nothing.
+        record: Folder in which to record the times of the ranges, or None to record nothing.
 
     Raises:
         AnnotationError: PyTorch differs from the expected version.

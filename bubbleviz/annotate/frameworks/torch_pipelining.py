@@ -1,9 +1,9 @@
-"""Annotate all schedules of torch.distributed.pipelining by wrapping the methods of stages.
+"""Annotate all schedules of torch.distributed.pipelining by wrapping stage methods.
 
-PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not of 1F1B.
-PyTorch names neither the loss nor the optimizer. This module wraps the methods of stages, which
-every schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the
-input is B, and a backward for the weights is W.
+PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not those of
+1F1B. PyTorch names neither the loss nor the optimizer. This module wraps stage methods, which every
+schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the input is
+B, and a backward for the weights is W.
 
 Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """
@@ -20,7 +20,7 @@ from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
-#: Transfer phases, keyed by the name of the stage method that lists these transfers.
+#: Transfer phases, keyed by the name of the stage method that lists the transfers.
 _TRANSFERS = {
     "get_fwd_send_ops": "SEND_F",
     "get_fwd_recv_ops": "RECV_F",
@@ -39,7 +39,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     script. A script needs ``annotate.iteration`` if several calls belong to one optimizer step.
 
     Args:
-        record: Folder to which the times of the ranges are recorded, or None to record nothing.
+        record: Folder in which to record the times of the ranges, or None to record nothing.
 
     Raises:
         AnnotationError: PyTorch lacks the module, or differs from the expected version.
@@ -48,7 +48,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 def _wrap(annotations: Annotations) -> None:
-    """Wrap the methods of stages, the transfers, the loss, the schedules, and the optimizers.
+    """Wrap the stage methods, the transfers, the loss, the schedules and the optimizers.
 
     Every call of a schedule's ``step`` is an iteration. The loss gets a range F, because it is
     part of the forward on the last stage.
@@ -89,7 +89,7 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
     """Wrap the forwards, backwards and gradient reductions of all stage classes.
 
     A backward has the range BW, or B if it only computes the gradient of the input. The gradient of
-    the weights has the range W. If a stage has no backwards, as in an evaluation, no ranges are
+    the weights has the range W. If a stage has no backwards, as during evaluation, no ranges are
     opened for backwards.
     """
     forward = annotations.get_argument(
@@ -102,7 +102,7 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
         annotations.get_attribute(base, "backward_weight_one_chunk"), "bwd_chunk_id"
     )
 
-    # In an evaluation, schedules still call the backward methods, which have no effect.
+    # During evaluation, schedules still call the backward methods, which have no effect.
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         name = "BW" if full(args, kwargs) else "B"
         return _make_range(name, args[0], chunk(args, kwargs)) if args[0].has_backward else NO_RANGE
@@ -124,12 +124,12 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
 
 
 def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
-    """Return a function that creates the range of a gradient reduction.
+    """Return a function that creates the range for a gradient reduction.
 
     Only stages with a sharded module reduce gradients, so other stages get no range.
 
     Args:
-        sharded: Class of sharded modules, or () if unknown. If unknown, every stage gets a range.
+        sharded: Class of sharded modules, or () if unknown, in which case every stage gets a range.
     """
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
@@ -144,7 +144,8 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:
     """Wrap the functions that start transfers, and the stage methods that list transfers.
 
-    A stage method that lists transfers tags each of them, so that the range can name the transfers.
+    Stage methods that list transfers are made to tag each transfer, so that the range can name the
+    transfers.
     """
     base = annotations.get_attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():
@@ -159,7 +160,7 @@ def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> No
 
 
 def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) -> None:
-    """Make a method of stages tag each transfer that it lists with phase, microbatch and stage.
+    """Make a stage method tag each transfer that it lists with phase, microbatch and stage.
 
     Args:
         annotations: Annotations of the framework.
@@ -206,12 +207,12 @@ def wrap_optimizers(
 
     PyTorch's step hooks are not used, because the hook after a step is not called if the step
     raises an error. An optimizer class that is defined later is wrapped when its first instance is
-    created. If a learning-rate scheduler has replaced ``step`` of an optimizer instance, the
-    attribute of the instance is wrapped as well.
+    created. If a learning-rate scheduler has replaced ``step`` on an optimizer instance, the
+    instance attribute is wrapped as well.
 
     Args:
         annotations: Annotations that wrap the methods.
-        on_result: Function that is called with the result of each step.
+        on_result: Function to call with the result of each step.
     """
     base = annotations.get_attribute(
         annotations.import_module("torch.optim.optimizer"), "Optimizer"
@@ -234,7 +235,7 @@ def wrap_optimizers(
             wrap_kinds(kind for kind in type(optimizer).__mro__ if issubclass(kind, base))
 
     wrap_kinds(wrapping.list_subclasses(base))
-    # Learning-rate schedulers replace ``step`` of an optimizer by an instance attribute.
+    # Learning-rate schedulers replace an optimizer's ``step`` with an instance attribute.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
             annotations.wrap(
