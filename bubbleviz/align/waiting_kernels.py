@@ -1,7 +1,7 @@
 """Waiting kernels: kernels with unknown names that count as compute but wait for other ranks.
 
 A collective or a receive ends when the last rank has arrived, no matter how early it began on the
-other ranks. Compute kernels do not behave like this::
+other ranks. Compute kernels do not behave this way::
 
     rank 0   gemm █████ exchange ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
     rank 1   gemm █████████████ exchange ▒▒▒▒▒▒▒▒▒
@@ -26,19 +26,19 @@ from bubbleviz.model.texts import format_count, to_one_line
 
 #: Minimum duration of a kernel that may be waiting.
 _MIN_WAIT_NS = 20_000
-#: Maximum difference of two equal end times: in ns, and as a fraction of the kernel's duration.
-#: The smaller of the two limits applies.
+#: Maximum difference between two end times that are treated as equal: in ns, and as a fraction of
+#: the kernel's duration. The smaller of the two limits applies.
 _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
-#: Minimum difference between the starts of two kernels, as a fraction of the longer one.
-#: A forward takes between a third and half as long as a backward.
-#: If a forward and a backward end together by chance, their starts differ by less than this.
+#: Minimum difference between the starts of two kernels, as a fraction of the longer kernel. A
+#: forward takes between a third and half as long as a backward. If a forward and a backward end
+#: together by chance, their starts differ by less than this.
 _MIN_START_SHARE = 0.7
-#: Minimum share of kernel time in waiting kernels, for the kernels with one name on a rank.
+#: Minimum share of kernel time spent in waiting kernels, for the kernels with one name on a rank.
 #: The second number is the maximum probability that two kernels end together by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
-#: Maximum number of ranks that are compared for each kernel name.
+#: Maximum number of ranks to compare for each kernel name.
 _MAX_RANKS = 16
-#: Maximum length of a name in a message, in characters.
+#: Maximum length, in characters, of a name in a message.
 _MAX_NAME = 60
 
 
@@ -47,11 +47,11 @@ def find_waiting_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
-    The kernels are compared on the clock of the report (:func:`find_waiting_names`).
+    The kernels are compared on the report's clock (:func:`find_waiting_names`).
 
     Args:
         recordings: All recordings of a run.
-        clocks: For each recording, the conversion from its clock to the clock of the report.
+        clocks: For each recording, the conversion from its clock to the report's clock.
     """
     aligned = []
     for recording, clock in zip(recordings, clocks, strict=True):
@@ -99,12 +99,12 @@ def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[U
 def describe_waiting(
     name: str, of_ranks: Sequence[UnknownKernels], behavior: str, consequence: str
 ) -> Limitation:
-    """Return the limitation that says that kernels with one name probably wait.
+    """Return a limitation saying that kernels with one name probably wait.
 
     Args:
         name: Name of the kernels.
         of_ranks: The kernels with this name, one element per rank.
-        behavior: Evidence for waiting, as the predicate of a sentence about the kernels.
+        behavior: Evidence of waiting, as the predicate of a sentence about the kernels.
         consequence: Clause that says how the numbers are wrong.
     """
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
@@ -123,13 +123,13 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
 
     A kernel waits if it lasts at least ``_MIN_WAIT_NS`` and ends at the same time as a kernel of
     another rank that began much earlier or later (:func:`_mask_ending_with`). Waiting kernels must
-    take at least ``_MIN_WAITING`` of the time of all kernels. The result is False if kernels are so
-    frequent that their ends often agree by chance: the mean probability of an equal end must not
-    exceed ``_MAX_CHANCE``.
+    account for at least ``_MIN_WAITING`` of the total kernel time. The result is False if kernels
+    are so frequent that their ends often agree by chance: the mean probability of an equal end must
+    not exceed ``_MAX_CHANCE``.
 
     Args:
         kernels: Kernels with one name on one rank.
-        other_ranks: Kernels with this name on the other ranks, one element per rank.
+        other_ranks: Kernels with the same name on the other ranks, one element per rank.
     """
     length_ns = kernels.end_ns - kernels.start_ns
     can_wait = length_ns >= _MIN_WAIT_NS
@@ -151,17 +151,18 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
 def _mask_ending_with(
     other: UnknownKernels, start_ns: Ints, end_ns: Ints, tolerance_ns: Floats
 ) -> Bools:
-    """Return a mask of the kernels that end with a kernel of another rank but start far from it.
+    """Return a mask of the kernels that end with a kernel on another rank but start far from it.
 
-    Each kernel is compared with the kernel of the other rank whose end is nearest, or the earlier
-    one if tied. The starts must differ by at least ``_MIN_START_SHARE`` of the longer kernel.
+    Each kernel is compared with the kernel on the other rank whose end is nearest, or with the
+    earlier one in case of a tie. The starts must differ by at least ``_MIN_START_SHARE`` of the
+    longer kernel.
 
     Args:
-        other: Kernels of the other rank. Must not be empty.
+        other: Kernels on the other rank. Must not be empty.
         start_ns: Start times of the kernels.
         end_ns: End times of the kernels.
-        tolerance_ns: For each kernel, the maximum difference of two end times that are treated as
-            equal.
+        tolerance_ns: For each kernel, the maximum difference between two end times that are treated
+            as equal.
     """
     by_end = np.argsort(other.end_ns, kind="stable")
     nearest = by_end[_find_nearest(other.end_ns[by_end], end_ns)]
@@ -173,7 +174,7 @@ def _mask_ending_with(
 
 
 def _find_nearest(ascending: Ints, values: Ints) -> Ints:
-    """Return the index of the array element nearest to each value. The smaller element wins ties.
+    """Return the index of the array element nearest to each value. Ties go to the smaller element.
 
     Args:
         ascending: Array in ascending order. Must not be empty.

@@ -1,4 +1,4 @@
-"""Waits: how long each microbatch is away from a stage, measured with the clock of its rank.
+"""Waits: how long each microbatch is away from a stage, measured with its rank's clock.
 
 A microbatch leaves a stage when its F ends, passes all later stages, and is back when its gradient
 arrives, which is the input of its B. Waits of consecutive stages therefore nest::
@@ -7,7 +7,7 @@ arrives, which is the input of its B. Waits of consecutive stages therefore nest
     stage 1        F├───────── wait ─────────┤B
     stage 2             F├──── wait ────┤B
 
-A wait is the difference of two times on one rank, so the clocks of ranks need not agree.
+A wait is the difference between two times on one rank, so the ranks' clocks need not agree.
 
 1. Collect the forwards and the backwards (``get_pass_keys``). A fused operation is collected as
    both.
@@ -37,7 +37,7 @@ _BACKWARD = (Phase.B, Phase.BW)
 
 
 def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
-    """Return the microbatches and the chunks of forwards and backwards.
+    """Return the microbatches and chunks of forwards and backwards.
 
     Each of the two arrays contains the values of all forwards, then the values of all backwards. An
     FB (a fused forward and backward) is the forward of its first microbatch and the backward of its
@@ -61,7 +61,7 @@ def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tupl
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """How long microbatches are away from a (rank, chunk), one row per pair of F and B.
+    """How long microbatches are away from a (rank, chunk), with one row per pair of F and B.
 
     Attributes:
         rank: Index of the rank.
@@ -72,8 +72,8 @@ class Waits(Table):
         left_ns: End of the F, or -1 for a median.
         waited_ns: Time from the end of the F until the gradient arrives, or until the B starts if
             the arrival is unknown.
-        forward_ns: Time that the F keeps the rank busy, or -1 for a median.
-        worked_ns: Time that the F and the B keep the rank busy.
+        forward_ns: How long the F keeps the rank busy, or -1 for a median.
+        worked_ns: How long the F and the B keep the rank busy.
     """
 
     rank: Ints
@@ -88,7 +88,7 @@ class Waits(Table):
 
 
 def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure how long each microbatch is away from each (rank, chunk) between its F and its B.
+    """Measure how long each microbatch is away from each (rank, chunk) between F and B.
 
     The wait lasts from the end of the F to the arrival of the gradient, or to the start of the B if
     the arrival is unknown. Only the first occurrence of an operation in an iteration is used, and
@@ -103,7 +103,7 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
     """
     forward, backward = _match_passes(operations)
-    # Kernels that run before the input of their operation arrives are not counted as work.
+    # Kernels that run before their operation's input arrives are not counted as work.
     ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
     forward_ns = _measure_work(operations, ready_ns, forward)
     backward_ns = _measure_work(operations, ready_ns, backward)
@@ -121,7 +121,7 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
 
 def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
-    """Match the forward and the backward of each microbatch on each (rank, chunk) and iteration.
+    """Match each microbatch's forward and backward on each (rank, chunk) and iteration.
 
     Repeated operations and operations without a device span are left out. An FB is matched as a
     forward and as a backward (:func:`get_pass_keys`).
@@ -153,7 +153,7 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
 
 
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
-    """Return for how long, in ns, operations keep their rank busy after their input has arrived.
+    """Return how long, in ns, operations keep their rank busy after their input has arrived.
 
     The result is ``min(busy_ns, end_ns - ready_ns)``, or 0 if that is negative. For an FB, which
     overlaps a forward and a backward, half of this time is returned.
@@ -182,8 +182,8 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
     Returns:
         first: For each key in both lists, in ascending order of keys, the index of its first
             occurrence in the first list.
-        second: For each key in both lists, in the same order, the index of its first occurrence in
-            the second list, counted from 0.
+        second: For each key in both lists, in the same order, the zero-based index of its first
+            occurrence in the second list.
     """
     n_keys = int(key.max(initial=NONE)) + 1
     # Writing the rows in reverse order leaves the first row of each key.
@@ -198,7 +198,7 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
 def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
     """Measure the typical wait of each microbatch on each (rank, chunk).
 
-    It is the median over iterations and sequence splits (:func:`_reduce_to_medians`).
+    The typical wait is the median over iterations and sequence splits (:func:`_reduce_to_medians`).
 
     Args:
         operations: Operations of all ranks, sorted by rank.
@@ -249,20 +249,20 @@ def _reduce_to_medians(waits: Waits) -> Waits:
 def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
     """Pair the waits of each microbatch on a virtual stage and on the next virtual stage.
 
-    Microbatch, iteration and sequence split are equal in a pair. If several ranks run a microbatch
-    on the same virtual stage, the first row of that stage is paired.
+    The two waits in a pair have the same microbatch, iteration and sequence split. If several ranks
+    run a microbatch on the same virtual stage, the first row of that stage is paired.
 
     Args:
         waits: Waits whose ``chunk`` column contains virtual stages. Negative stages are ignored.
 
     Returns:
         upper: Row of the wait on the earlier stage.
-        lower: Row of the wait on the next stage. If the stages are correct, the lower wait is
+        lower: Row of the wait on the next stage. If the stages are correct, the lower wait lies
             within the upper wait.
     """
     columns = waits.iteration, waits.microbatch, waits.sequence
     doubled = [np.concatenate((column, column)) for column in columns]
-    # The first half contains the next stage of each row, the second half the stage of each row.
+    # The first half contains each row's next stage, and the second half each row's own stage.
     stage = np.concatenate((waits.chunk + 1, waits.chunk))
     upper, lower = _match_first_rows(group_rows(stage, *doubled).of_row, len(waits))
     is_staged = waits.chunk[upper] >= 0

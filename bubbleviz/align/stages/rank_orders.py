@@ -1,4 +1,4 @@
-"""Rank orders: the sequence of operations in each iteration of a rank, as launched by its host."""
+"""Rank orders: the sequence in which each rank's host launches the operations of an iteration."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 
-#: Orders of all ranks, as columns with one row per distinct pair of rank and order.
-#: The columns are: rank, order number, number of iterations, and whether the order is for training.
-#: The third column counts the iterations in which the rank ran the order.
-#: An order for training contains both forwards and backwards.
-#: Equal orders of different ranks have the same order number.
+#: The orders of all ranks, as columns with one row per distinct pair of rank and order. The columns
+#: are the rank, the order number, the number of iterations in which the rank ran the order, and
+#: whether the order is for training. An order for training contains both forwards and backwards.
+#: Equal orders on different ranks have the same number.
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 
 def find_orders(operations: Operations) -> Orders:
     """Count the iterations in which each rank ran each order of operations.
 
-    An order lists (phase, microbatch, chunk) of each forward and backward in an iteration, sorted
-    by launch time (:func:`_count_orders`).
+    An order lists the (phase, microbatch, chunk) of each forward and backward in an iteration,
+    sorted by launch time (:func:`_count_orders`).
 
     Args:
         operations: Operations of all ranks, with iterations numbered per rank.
@@ -65,7 +64,7 @@ def _count_orders(
     Args:
         operations: Operations of a subset of the ranks.
         codes: Code of the phase, microbatch and chunk of each operation.
-        numbers: Numbering of all orders found before. Modified in place.
+        numbers: Numbering of all orders found so far. Modified in place.
 
     Returns:
         Rank, order and number of iterations, as three columns with one row per rank and order.
@@ -88,11 +87,11 @@ def _count_orders(
 
 
 def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
-    """Return the number of each order, and add new orders to the numbering.
+    """Return each order's number, and add new orders to the numbering.
 
     Args:
         codes: Codes of the operations in each order, shape (orders, operations).
-        numbers: Numbering of all orders found before. Modified in place.
+        numbers: Numbering of all orders found so far. Modified in place.
     """
     data = codes.tobytes()
     size = codes.shape[1] * codes.itemsize
@@ -100,10 +99,10 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
 
 
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
-    """Return the ranks in ascending order, and the most frequent order of each rank.
+    """Return the ranks in ascending order, along with the most frequent order of each rank.
 
-    If several orders are equally frequent, the largest number wins, so a longer order is preferred.
-    Ranks without an order are left out.
+    If several orders are equally frequent, the one with the largest number wins, so longer orders
+    are preferred. Ranks without an order are left out.
 
     Args:
         orders: Orders of all ranks, as returned by :func:`find_orders`.

@@ -1,16 +1,17 @@
-"""Replica splits: divide ranks into stages and replicas if replicas are not equally fast.
+"""Replica splits: divide ranks into stages and replicas when replicas are not equally fast.
 
-A slow rank makes its whole pipeline wait, so sorting all ranks by their waits mixes the pipelines.
-The following properties show the stages:
+A slow rank makes its whole pipeline wait, so sorting all ranks by their waits would mix up the
+pipelines. The following properties reveal the stages:
 
-- Replicas of a stage run the same operations in the same order, with the same transfers.
-- Ranks with the same operations form one stage if no two of them can follow each other in a
+- A stage's replicas run the same operations in the same order, with the same transfers.
+- Ranks with the same operations form a single stage if no two of them can follow each other in a
   pipeline. The number of ranks in such a stage is the number of pipelines.
-- Waits, added up over all replicas of a stage, shrink from each stage to the next.
-- Ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
+- Waits, added up over all replicas of a stage, decrease from each stage to the next.
+- Ranks on one stage can be paired with ranks on the next stage so that each rank follows its
+  partner.
 
-If ranks of several stages run the same order (all forwards, then all backwards), they are split by
-their rank numbers, provided that only one division is possible.
+If ranks on several stages run the same order (all forwards, then all backwards), they are divided
+by rank number, provided that only one division is possible.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
-#: Maximum fraction of an operation's work that may run before its input arrives.
+#: Maximum fraction of an operation's work that may run before the input arrives.
 _MAX_EARLY_FRACTION = 0.25
 
 
 def find_division(
     operations: Operations, inputs: Arrivals, number: Ints, machine: Ints
 ) -> tuple[VirtualStages, bool] | None:
-    """Find the division of the ranks into stages and replicas if exactly one fits.
+    """Find the division of the ranks into stages and replicas, provided that exactly one fits.
 
     Ranks that run the same operations and transfers are grouped (:func:`_group_by_timetable`). The
     groups are then divided into stages, which are ordered by their waits (:func:`_divide_ranks`).
@@ -60,7 +61,7 @@ def find_division(
         stages: Virtual stage of each (rank, chunk).
         by_number: Whether rank numbers were needed to divide ranks that run the same operations.
 
-        The whole result is None in each of these cases:
+        The entire result is None in each of these cases:
 
         - No division fits, or several divisions fit.
         - There is a single pipeline.
@@ -90,8 +91,8 @@ def find_division(
 def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> Ints:
     """Group the ranks by their usual order of operations and by their named transfers.
 
-    Two ranks are in one group if their most frequent orders with both forwards and backwards are
-    equal, and if their transfers have the same set of (phase, chunk).
+    Two ranks are in the same group if their most frequent orders with both forwards and backwards
+    are equal and their transfers have the same set of (phase, chunk).
 
     Args:
         operations: Operations of all ranks.
@@ -126,8 +127,8 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 
     Args:
         table: Timetable of all ranks.
-        kinds: For each rank, the group of ranks that run the same operations, or -1 if it is in
-            none.
+        kinds: For each rank, the group of ranks that run the same operations, or -1 if it belongs
+            to none.
         number: Number of each rank in the run.
 
     Returns:
@@ -135,7 +136,7 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
         each of these cases:
 
         - No division fits, or several divisions fit.
-        - A rank is in no group, or there is only one group.
+        - A rank belongs to no group, or there is only one group.
         - There are fewer than two pipelines, or their number is unknown.
         - The size of a group is not a multiple of the number of pipelines.
     """
@@ -165,8 +166,8 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
     Args:
         table: Timetable of all ranks.
-        kinds: For each rank, the group of ranks that run the same operations, or -1 if it is in
-            none.
+        kinds: For each rank, the group of ranks that run the same operations, or -1 if it belongs
+            to none.
     """
     counts = set()
     for kind in find_distinct(kinds[kinds >= 0]).tolist():
@@ -177,7 +178,8 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
         never = np.zeros_like(is_pair)
         for chunk in range(len(table.chunks)):
             never |= match_ranks(table, members, members, (chunk, chunk))[1]
-        # Two ranks of one pipeline follow each other in every chunk, in one direction or the other.
+        # Two ranks in the same pipeline follow each other in every chunk, in one direction or the
+        # other.
         if (never & never.T)[is_pair].all():
             counts.add(len(members))
     return counts.pop() if len(counts) == 1 else 0
@@ -186,14 +188,14 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
     """Order groups of ranks by their waits, longest first. Each group becomes a stage.
 
-    The waits of each pair (group, chunk) are added up over its ranks and over the microbatches that
+    The waits of each (group, chunk) pair are added up over its ranks and over the microbatches that
     all ranks run in every chunk. The pairs are sorted by this sum in descending order. The position
     of a pair is its virtual stage.
 
     Args:
         table: Timetable of all ranks.
         ranks: Ranks to order.
-        group: Group of each rank in the run. All groups must have equally many members in
+        group: Group of each rank in the run. All groups must have the same number of members in
             ``ranks``.
 
     Returns:
@@ -233,7 +235,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
 
 
 def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
-    """Return the divisions into stages by rank number in which each stage has only one kind.
+    """Return the divisions into stages by rank number in which each stage has ranks of one kind.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
     consecutive ranks. If all replicas are tensor-parallel, each stage is a block of consecutive
@@ -246,8 +248,8 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
         replicas: Number of ranks per stage.
 
     Returns:
-        One array per possible division, with the stage of each rank in the run, or -1 for a rank
-        that is not in ``ranks``.
+        One array per possible division, containing the stage of each rank in the run, or -1 for a
+        rank that is not in ``ranks``.
     """
     position = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas

@@ -1,6 +1,6 @@
-"""Replicas: match ranks of consecutive stages into pipelines, by microbatch times.
+"""Replicas: match ranks on consecutive stages into pipelines, using microbatch times.
 
-A rank starts to work on a microbatch only after the other rank has passed it on. The clocks of the
+A rank starts working on a microbatch only after the other rank has passed it on. The clocks of the
 two ranks may differ, but the offset between them is the same throughout an iteration::
 
     upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
@@ -9,9 +9,9 @@ two ranks may differ, but the offset between them is the same throughout an iter
     the latest of (upper F ends - lower F starts) <= offset,
     the earliest of (upper B starts - lower B ends) >= offset, over all microbatches
 
-If both ranks are on one machine, the offset is 0. If two ranks belong to pipelines of different
-speed, the time between them changes from microbatch to microbatch. No single offset then satisfies
-all bounds, although the waits of every single microbatch may nest.
+If both ranks are on one machine, the offset is 0. If two ranks belong to pipelines with different
+speeds, the time between them changes from one microbatch to the next. No single offset then
+satisfies all bounds, even if the waits of each microbatch nest.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum number of replicas that are matched, because all rank pairs are compared.
-#: For larger runs, the user has to provide the parallel sizes.
+#: Maximum number of replicas to match, because all rank pairs are compared. For larger runs, the
+#: user has to specify the parallel sizes.
 MAX_REPLICAS = 4096
 
 
 def match_replicas(
     operations: Operations, inputs: Arrivals, stage: Ints, number: Ints, machine: Ints
 ) -> Ints:
-    """Match the replicas of consecutive stages into pipelines.
+    """Match the replicas on consecutive stages into pipelines.
 
-    Two ranks can be in one pipeline if, in every iteration, a single clock offset explains the
+    Two ranks can be in the same pipeline if, in every iteration, a single clock offset explains the
     times of all microbatches (:func:`match_stages`). Pipelines are built from these pairs
     (:func:`find_pipelines`).
 
@@ -52,7 +52,8 @@ def match_replicas(
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        Pipeline of each rank, or -1 for a rank on no stage. All pipelines are -1 in these cases:
+        Pipeline of each rank, or -1 for a rank that is on no stage. All pipelines are -1 in these
+        cases:
 
         - The matching is ambiguous or incomplete (:func:`find_pipelines`).
         - The stage sizes are too uneven (:func:`has_uneven_sizes`).

@@ -1,10 +1,10 @@
 """Stage gaps: missing stages (stages without a profile) between or after the recorded stages.
 
-Range names and transfers may not mention missing stages. Three kinds of evidence show missing
-stages.
+Range names and transfers do not always reveal missing stages. There are three kinds of evidence for
+them.
 
-Time. A microbatch is away from both neighboring stages, and not in a transfer, for as long as a
-missing stage would need::
+Time. A microbatch is away from both neighboring stages, but not in a transfer, for as long as a
+missing stage would take::
 
     stage 0   F0                          B0
     stage 1      └ F0 (no profile)    B0 ┘
@@ -14,15 +14,15 @@ Rank numbers. If only ranks 0 and 3 have profiles, they may be two stages with r
 replicas, or the first and the last of four stages.
 
 The order of operations. While a microbatch is away, its rank runs more forwards. In most schedules,
-the rank runs at most one forward for each stage that the microbatch passes. A rank that runs more
-forwards waits for missing stages::
+it runs at most one forward for each stage that the microbatch passes. A rank that runs more
+forwards than that is waiting for missing stages::
 
     last stage of all       F0 B0 F1 B1 ..
     last stage of a part    F0 F1 F2 B0 F3 B1 ..
     V, last rank of all     F0 f0 F1 f1 ..          f: forwards of the second chunk
     V, last rank of a part  F0 F1 F2 f0 F3 f1 ..
 
-The order shows nothing in schedules that run all forwards of a chunk first, such as GPipe.
+In schedules that run all forwards of a chunk first, such as GPipe, the order provides no evidence.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Minimum time between two stages that indicates a missing stage, as a fraction of a stage's work.
+#: Minimum time between two stages that suggests a missing stage, as a fraction of a stage's work.
 _OF_ANOTHER_STAGE = 0.75
 #: Fraction used instead of ``_OF_ANOTHER_STAGE`` if transfers are not recorded.
 #: The time between two stages then includes the transfers.
 _OF_STAGE_AND_TRANSFERS = 1.0
-#: Maximum number of ranks per stage that are checked.
+#: Maximum number of ranks to check per stage.
 _MAX_RANKS = 16
 #: Minimum time for which a microbatch is away on a later stage, as a fraction of its F and B.
 _AWAY = 0.75
 
 
 #: Maximum median idle time before all backwards, as a fraction of the median idle time before the
-#: first backward of each iteration. A larger fraction shows that the host is late.
+#: first backward of each iteration. A larger fraction indicates that the host is late.
 _MAX_IDLE_FRACTION = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
@@ -69,17 +69,17 @@ _ITERATION = ("rank", "iteration")
 def find_stages_before_gaps(
     operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
 ) -> tuple[int, ...]:
-    """Return the virtual stages after which a stage may be missing, according to times.
+    """Return the virtual stages after which a stage may be missing according to times.
 
-    The slack between two stages is the time for which a microbatch is away from the first stage,
+    The slack between two stages is the time during which a microbatch is away from the first stage,
     minus recorded transfers, the work on the second stage, and the time away from the second stage.
-    A stage may be missing if even the microbatch with the smallest slack has time for another stage
-    (:func:`_find_stages_with_slack`). If no stage is missing, the slack is the duration of two
-    transfers, or 0 if transfers are recorded and no rank is late.
+    A stage may be missing if even the microbatch with the smallest slack has enough time for
+    another stage (:func:`_find_stages_with_slack`). If no stage is missing, the slack is the
+    duration of two transfers, or 0 if transfers are recorded and no rank is late.
 
-    If the ranks of the second stage also run an earlier stage as another chunk, microbatches may
-    wait until these ranks have run other chunks. Such a gap is reported only if the ranks run
-    unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
+    If the ranks on the second stage also run an earlier stage as another chunk, microbatches may
+    have to wait until these ranks have run other chunks. Such a gap is reported only if the ranks
+    run unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iterations numbered
@@ -115,7 +115,7 @@ def find_stages_before_gaps(
 
 
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
-    """Return the virtual stages from which every microbatch is away long enough for another stage.
+    """Return the virtual stages that every microbatch leaves for long enough to pass another stage.
 
     The slack of a microbatch after a stage is ``wait - (wait on next stage + work on next stage)``,
     with waits counted from the end of the send. A stage is returned if the smallest slack exceeds
@@ -144,20 +144,20 @@ def _has_time_for_stage(
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
-    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` times
-    the shortest forward. The transit back must take longer than ``_OF_ANOTHER_STAGE`` times the
-    shortest backward. Microbatches that arrive at a busy rank wait there, so only the fastest
-    microbatch in each iteration and direction is used (:func:`_measure_transits`).
+    Transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` times the
+    shortest forward. Transit back must take longer than ``_OF_ANOTHER_STAGE`` times the shortest
+    backward. Microbatches that arrive at a busy rank wait there, so only the fastest microbatch in
+    each iteration and direction is used (:func:`_measure_transits`).
 
     The result is also True if the transits cannot be measured, for one of these reasons:
 
     - The two stages have different clocks or no common microbatch.
     - Either stage has several replicas. A microbatch may then come from any replica.
-    - A microbatch arrives before it is sent, by more than ``GRAIN_NS``.
+    - A microbatch arrives more than ``GRAIN_NS`` before it was sent.
 
     Args:
-        operations: Operations of all ranks, each extended until its result is sent. The ``chunk``
-            column contains virtual stages, and ``iteration`` contains common iterations.
+        operations: Operations of all ranks, each extended until its result has been sent. The
+            ``chunk`` column contains virtual stages, and ``iteration`` contains common iterations.
         inputs: Arrival times of all operations' inputs.
         stage: The first of the two virtual stages.
         machine: Machine of each rank.
@@ -182,13 +182,13 @@ def _has_time_for_stage(
 
 
 def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
-    """Return the transit times of microbatches to the next stage and back, in ns.
+    """Return the transit times, in ns, of microbatches to the next stage and back.
 
-    In each direction, the result is the median over iterations of the fastest microbatch.
+    In each direction, the result is the median, over iterations, of the fastest transit.
 
     Args:
         sent: Waits on the first stage, one row per microbatch and iteration.
-        received: Waits of the same microbatches on the next stage, row by row.
+        received: Waits of the same microbatches on the next stage, in the same order.
     """
     arrived_ns = received.left_ns - received.forward_ns
     there_ns = _measure_fastest(sent.iteration, arrived_ns - sent.left_ns)
@@ -198,12 +198,12 @@ def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
 
 
 def _measure_backwards(of_stage: Waits) -> Ints:
-    """Return the time in ns for which the backward of each microbatch keeps its rank busy."""
+    """Return how long the backward of each microbatch keeps its rank busy, in ns."""
     return of_stage.worked_ns - of_stage.forward_ns
 
 
 def _find_backward_ends(of_stage: Waits) -> Ints:
-    """Return the time at which the backward of each microbatch ends if it runs without a pause."""
+    """Return the time at which each microbatch's backward ends if it runs without a pause."""
     return of_stage.left_ns + of_stage.waited_ns + _measure_backwards(of_stage)
 
 
@@ -220,7 +220,7 @@ def _measure_fastest(iteration: Ints, transit_ns: Ints) -> float:
 
 
 def _is_sent(operations: Operations, inputs: Arrivals) -> Bools:
-    """Return a mask of the operations whose result was sent by a recorded send."""
+    """Return a mask of the operations whose result was transferred by a recorded send."""
     has_span = np.append(operations.has_span, 0) == 1
     return np.asarray((inputs.send >= 0) & has_span[inputs.send], np.bool_)
 
@@ -233,7 +233,7 @@ def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools)
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals, which contain the row of each operation's send.
+        inputs: Arrivals, which include the row of each operation's send.
         is_sent: Mask of the operations with a recorded send.
     """
     sent_ns = operations.end_ns.copy()
@@ -258,10 +258,10 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
 def find_numbered_gaps(
     stages: Sequence[int], operations: Operations, number: Ints
 ) -> tuple[tuple[int, int], ...]:
-    """Find the gaps between stages that rank numbers confirm.
+    """Find the gaps between stages that are confirmed by rank numbers.
 
-    A gap is confirmed if there are unused numbers between the ranks of the stage before it and the
-    ranks of the stage after it.
+    A gap is confirmed if there are unused rank numbers between the stage before it and the stage
+    after it.
 
     Args:
         stages: Virtual stages that are followed by a gap, according to times.
@@ -269,8 +269,8 @@ def find_numbered_gaps(
         number: Rank number of each rank.
 
     Returns:
-        For each confirmed gap, the largest rank number of the stage before it and the smallest rank
-        number of the stage after it.
+        For each confirmed gap, the largest rank number on the stage before it and the smallest rank
+        number on the stage after it.
     """
     rows = np.flatnonzero(operations.virtual_stage >= 0)
     stage = operations.virtual_stage[rows]
@@ -296,7 +296,7 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
 def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | None:
     """Return a limitation if the rank numbers leave room for stages before stage 0, or None.
 
-    Frameworks number ranks stage by stage, so the lowest rank numbers of the stages increase in
+    Frameworks number ranks stage by stage, so the lowest rank numbers on the stages increase in
     equal steps, for example 8, 12, 16. If the lowest number on stage 0 is at least one step, lower
     numbers belong to earlier stages, or to another pipeline if ranks are numbered pipeline by
     pipeline. The result is None if the steps are not equal and positive, or if there are fewer than
@@ -341,13 +341,13 @@ def find_turns(operations: Operations) -> frozenset[int]:
 
 
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
-    """Return whether ranks run unusually many forwards of a model chunk before their next chunk.
+    """Return whether ranks run unusually many forwards on one model chunk before the next one.
 
-    A forward of the previous chunk is early if it ends no later than the first forward of the next
-    chunk in this iteration. The usual maximum number of microbatches with early forwards is the
-    number of virtual stages from one chunk to the next. The result is True if, in more than half of
-    the iterations, more microbatches than that are early, but not all. The result is False if the
-    ranks have no earlier chunk.
+    A forward on the previous chunk is early if it ends no later than the iteration's first forward
+    on the next chunk. The usual maximum number of microbatches with early forwards is the number of
+    virtual stages from one chunk to the next. The result is True if, in more than half of the
+    iterations, more microbatches than that are early, but not all. The result is False if the ranks
+    have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -364,7 +364,7 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 
 
 def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
-    """Return whether ranks of the last stage usually run several forwards before a backward.
+    """Return whether ranks on the last stage usually run several forwards before a backward.
 
     In more than half of the iterations, more than one forward must end before the input of the
     first backward arrives. Iterations that run all forwards first are not counted.
@@ -380,7 +380,7 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
 
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
-    """Return the waits of the ranks that run a stage, on all stages of these ranks.
+    """Return the waits of the ranks that run a stage, on all stages that they run.
 
     Only the first ``_MAX_RANKS`` ranks are used. The ``chunk`` column of the result contains
     virtual stages.
@@ -395,15 +395,15 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
     """Return whether most iterations run unusually many forwards before some later work begins.
 
-    An iteration of a rank runs unusually many forwards if the forwards of more than ``max_usual``
-    microbatches, but not of all, end before the later work begins. The result is True if this is
-    the case in more than half of the iterations that have a forward.
+    A rank's iteration runs unusually many forwards if the forwards of more than ``max_usual``
+    microbatches, but not all of them, end before the later work begins. The result is True if this
+    is the case in more than half of the iterations that have a forward.
 
     Args:
         forward: Waits whose forwards are counted.
         later: Waits of the later work.
-        begun_ns: For each row of ``later``, the time at which the later work has begun.
-        max_usual: Maximum usual number of forwards.
+        begun_ns: For each row of ``later``, the time by which the later work has begun.
+        max_usual: Maximum number of forwards that is still usual.
     """
     keys = tuple(
         np.concatenate((getattr(forward, column), getattr(later, column))) for column in _ITERATION
@@ -432,12 +432,12 @@ def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: i
 
 
 def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
-    """Return whether the orders of operations show that no stage is missing after given stages.
+    """Return whether the orders of operations show that no stage is missing after the given stages.
 
     In 1F1B, each stage runs exactly one more forward before its first backward than the next stage
-    does (:func:`_count_warmup`). The result is True if this is the case for every given stage.
-    Schedules that run all forwards first, or as many as fit in memory, give False, because their
-    orders do not depend on the number of stages.
+    does (:func:`_count_warmup`). The result is True if this is the case for every given stage. For
+    schedules that run all forwards first, or as many as fit in memory, the result is False, because
+    their orders do not depend on the number of stages.
 
     Args:
         stages: Virtual stages to check.
@@ -452,8 +452,8 @@ def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool
 def _count_warmup(operations: Operations, stage: int) -> float:
     """Return how many forwards a stage runs before its first backward in a typical iteration.
 
-    The result is the median over the iterations of all ranks that have a backward on the stage. The
-    result is NaN if there are none.
+    The result is the median over all ranks' iterations with a backward on the stage, or NaN if
+    there are none.
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
@@ -470,10 +470,10 @@ def _count_warmup(operations: Operations, stage: int) -> float:
 
 
 def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
-    """Return whether the last recorded stage waits for its backwards, as earlier stages do.
+    """Return whether the last recorded stage waits for its backwards as earlier stages do.
 
-    The real last stage starts the backward of a microbatch as soon as its forward is done, or runs
-    other work first. A stage before missing stages runs more forwards and then idles until the
+    The true last stage starts a microbatch's backward as soon as its forward is done, or runs other
+    work first. A stage that precedes missing stages runs more forwards and then idles until the
     first backward, for as long as the missing stages take::
 
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps if the host is late
@@ -508,7 +508,7 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 
 
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
-    """Return whether a rank usually idles before the first backward of an iteration on a stage.
+    """Return whether a rank usually idles before an iteration's first backward on a stage.
 
     The result is True if all of these conditions hold:
 
@@ -518,8 +518,8 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
     - The median idle time before all backwards is at most ``_MAX_IDLE_FRACTION`` times the median
       idle time before first backwards. Otherwise, the host is late.
 
-    A backward that is the first operation of the rank is ignored. The result is False if no other
-    backwards exist.
+    A backward that is the rank's first operation is ignored. If there are no other backwards, the
+    result is False.
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -551,7 +551,7 @@ def _sort_by_start(operations: Operations, rank: int) -> Ints:
 def _measure_idle_before(
     recordings: JoinedRecordings, rank: int, ordered: Ints, index: Ints
 ) -> Ints:
-    """Measure how long a rank was idle before each of several operations, in ns.
+    """Measure how long a rank was idle, in ns, before each of several operations.
 
     The idle time begins when all earlier work has ended: operations, kernels outside operations,
     and exposed collectives that started before the operation. The idle time is negative if earlier

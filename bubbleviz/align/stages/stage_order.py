@@ -1,15 +1,15 @@
-"""Stage order: infer the order of stages from durations measured on the clocks of single ranks.
+"""Stage order: infer the order of stages from durations, each measured on a single rank's clock.
 
 A microbatch passes down the pipeline and comes back. On every rank, the time from the end of its F
-to the start of its B therefore contains all its work on later stages, and these times nest::
+to the start of its B therefore includes all work on later stages, and these times nest::
 
     virtual stage 0   F├──────────────────────────┤B
     virtual stage 1      F├────────────────────┤B
     virtual stage 2         F├──────────────┤B
 
-Sorting all pairs (rank, chunk) by this time shows the stages, the chunks and the direction of a V.
-The times of consecutive stages differ by at least the F and B of the later stage. Replicas of a
-stage (tensor or data parallel) wait equally long and share a virtual stage.
+Sorting all (rank, chunk) pairs by this time reveals the stages, the chunks and the direction of a
+V. The times of consecutive stages differ by at least the F and B of the later stage. A stage's
+replicas (tensor or data parallel) wait equally long and share a virtual stage.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
 #: At most one in this many ranks may be missing, and more than half of each stage must be present.
-#: If the ranks of one stage are mistaken for two stages, one of the two has at most half of them.
+#: If the ranks on one stage were mistaken for two stages, one of the two would have at most half of
+#: them.
 _MAX_MISSING_DIVISOR = 8
 #: Minimum number of ranks on a large stage.
 #: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
-#: Maximum fraction of an operation's work that may run after its result was sent.
+#: Maximum fraction of an operation's work that may run after its result has been sent.
 _MAX_LATE_FRACTION = 0.25
 
 
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
-    """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
+    """Infer the virtual stage of every (rank, chunk) with forwards and backwards from its waits.
 
     Early stages wait longest for a microbatch to come back. The median waits of each (rank, chunk)
     are added up over the microbatches that every (rank, chunk) runs. The sums are sorted in
-    descending order, and similar sums are grouped (:func:`_group_by_wait`). Each group is a virtual
-    stage, counted from 0. This function does not check whether ranks on one stage run the same
-    order of operations.
+    descending order, and similar sums are grouped (:func:`_group_by_wait`). Each group becomes a
+    virtual stage, numbered from zero. This function does not check whether ranks on the same stage
+    run the same order of operations.
 
     Args:
         operations: Operations of all ranks, sorted by rank.
@@ -90,14 +91,14 @@ def _mask_shared(microbatch: Ints, n_chunks: int) -> Bools:
 
     Args:
         microbatch: Microbatch of each wait. A (rank, chunk) has one wait per microbatch.
-        n_chunks: Number of distinct pairs (rank, chunk).
+        n_chunks: Number of distinct (rank, chunk) pairs.
     """
     numbers, counts = np.unique(microbatch, return_counts=True)
     return np.isin(microbatch, numbers[counts == n_chunks])
 
 
 def _count_working_chunks(operations: Operations) -> int:
-    """Return the number of distinct pairs (rank, chunk) that run a forward or a backward."""
+    """Return the number of distinct (rank, chunk) pairs that run a forward or a backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
     return len(grouping.find_distinct_rows(operations.rank, operations.chunk, mask=work).T)
@@ -121,7 +122,7 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 
 
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
-    """Group rows that wait about equally long.
+    """Group rows whose waits are about equally long.
 
     Let ``longest`` be the wait of the first row in a group. The next row belongs to the same group
     if ``longest - waited_ns < worked_ns // 2`` for this row. Otherwise, the row begins a new group.
@@ -131,7 +132,7 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
         worked_ns: Total work of each row.
 
     Returns:
-        Group of each row, counted from 0 in ascending order.
+        Zero-based group number of each row, in ascending order.
     """
     level = np.zeros(len(waited_ns), np.int64)
     longest = waited_ns[0]
@@ -144,9 +145,9 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 
 
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
-    """Return whether stage sizes differ by more than a few missing ranks can explain.
+    """Return whether stage sizes differ by more than a few missing ranks could explain.
 
-    All stages are assumed to be as large as the largest stage, so smaller stages lack ranks. The
+    All stages are assumed to have the size of the largest one, so smaller stages lack ranks. The
     result is False if all sizes are equal, or if both of these conditions are met:
 
     - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
@@ -171,10 +172,10 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
 
 
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
-    """Return whether transfers or orders show that ranks are stages of a pipeline.
+    """Return whether transfers or orders show that the ranks are stages of a pipeline.
 
     Unlike the ranks of a pipeline, data-parallel replicas transfer no activations and run the same
-    order of operations. Waiting times alone cannot tell replicas and stages apart: replicas also
+    order of operations. Waiting times alone cannot distinguish replicas from stages: replicas also
     wait for each other, and a late or slow replica looks like another stage.
 
     Only range names are used to find transfers. Kernels are not used, because an all-to-all also

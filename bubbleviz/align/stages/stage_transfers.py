@@ -13,16 +13,16 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 
 
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
-    """Return the virtual stage of each operation, including transfers without a stage in names.
+    """Return the virtual stage of each operation, including transfers whose names contain no stage.
 
-    Known stages are kept. If a transfer has a device span, and its microbatch or stage is unknown,
-    its stage is inferred:
+    Known stages are kept. If a transfer has a device span but its microbatch or stage is unknown,
+    the stage is inferred:
 
     - If the rank has only one stage, the transfer gets this stage. Otherwise it gets -1.
     - The transfer also gets -1 if the rank has fewer transfers of its phase, such as RECV_F, than
-      forwards (for activations) or backwards (for gradients). Names without chunks may hide that a
-      rank has several stages: some forwards of the first rank then receive from the last rank, and
-      others do not.
+      forwards (for activations) or backwards (for gradients). Names without chunks may hide the
+      fact that a rank has several stages: some forwards on the first rank then receive from the
+      last rank, and others do not.
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -34,7 +34,7 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     n_ranks = len(recordings.ranks)
     only_stage = _find_only_stages(operations, n_ranks)
     stage_of_transfer = virtual_stage.copy()
-    # Recordings of Megatron-Core contain transfers without a span at both ends of the pipeline.
+    # Megatron-Core recordings contain transfers without a span at both ends of the pipeline.
     is_open = (operations.has_span == 1) & ((operations.microbatch < 0) | (virtual_stage < 0))
     for transfers, work in (
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
@@ -67,7 +67,7 @@ def _find_only_stages(operations: Operations, n_ranks: int) -> Ints:
 
 
 def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
-    """Return whether any rank receives activations on stage 0, so that an earlier stage is missing.
+    """Return whether any rank receives activations on stage 0, so an earlier stage is missing.
 
     Args:
         recordings: The recordings.
@@ -88,11 +88,11 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
     - The first stage receives activations, or the last stage receives gradients.
     - No stages are known, and all ranks receive activations, or all ranks receive gradients
       (:func:`_do_all_ranks_receive`).
-    - A rank transfers data to or from a stage that only this rank has. A rank needs no transfer to
+    - A rank transfers data to or from a stage that only this rank runs. No rank needs transfers to
       itself, so there must be missing stages in between.
 
     Args:
-        recordings: The recordings with the stages of their ranks.
+        recordings: The recordings, with the stages of their ranks.
         virtual_stage: Virtual stage of each operation, as returned by :func:`find_transfer_stages`.
     """
     operations, working = recordings.operations, recordings.working
@@ -111,10 +111,10 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
     """Return whether transfers show a stage that no profile contains.
 
     The result is True if a rank receives from before the first stage or from after the last stage,
-    or transfers data to or from a stage that only this rank has.
+    or transfers data to or from a stage that only it runs.
 
     Args:
-        recordings: The recordings with the stages of their ranks.
+        recordings: The recordings, with the stages of their ranks.
         virtual_stage: Virtual stage of each operation, or -1 if unknown.
     """
     operations = recordings.operations
@@ -137,7 +137,7 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
 
 
 def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages: int) -> Ints:
-    """Return, for each stage, the only rank that runs its forwards or backwards.
+    """Return, for each stage, the only rank that runs the stage's forwards or backwards.
 
     The result is -1 for a stage that several ranks run, and for a stage that no rank runs.
 
@@ -158,9 +158,9 @@ def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
     In a complete pipeline, the first stage receives no activations, and the last stage receives no
-    gradients. A rank receives activations if it has forwards and at least as many RECV_F. It
-    receives gradients if it has backwards and at least as many RECV_B. The result is False if the
-    operations have more than one chunk number.
+    gradients. A rank receives activations if it has forwards and at least as many RECV_F
+    operations. It receives gradients if it has backwards and at least as many RECV_B operations.
+    The result is False if the operations have more than one chunk number.
 
     Args:
         operations: Operations of all ranks.

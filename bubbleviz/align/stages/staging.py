@@ -1,14 +1,14 @@
 """Staging: find the virtual stage of each (rank, chunk), and pair the iterations of ranks.
 
 Stages and paired iterations depend on each other: dependencies between stages show which iterations
-belong together, and paired iterations show whether an order of stages is possible. Stages come from
-the first available source:
+belong together, and paired iterations show whether a stage order is possible. Stages come from the
+first available source:
 
 1. The order of ranks given by the user.
 2. Range names.
 3. The parallel sizes given by the user.
 4. Tables of operations and file names.
-5. Waiting times. Each waiting time is measured on the clock of a single rank.
+5. Waiting times. Each waiting time is measured on a single rank's clock.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: Maximum assumed number of missing ranks after the last recorded rank: the GPUs of one server.
-#: Rank numbers do not show whether ranks after the last recorded rank are missing.
+#: Maximum number of ranks assumed to be missing after the last recorded rank: the GPUs of one
+#: server. Rank numbers do not show whether ranks after the last recorded rank are missing.
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
@@ -97,13 +97,13 @@ _EARLIER_STAGES_UNKNOWN = Limitation(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The recordings, and what is known about their ranks before stages are inferred.
+    """The recordings, and what is known about their ranks before the stages are inferred.
 
     Attributes:
         recordings: The recordings, with arrival times of inputs. Times are on the clocks of the
             profiling sessions.
         machine: Machine index of each rank.
-        numbers: Rank numbers. The numbers follow the user's order of ranks, if there is one.
+        numbers: Rank numbers, which follow the user's order of ranks if there is one.
         named_stages: Virtual stages from range names, or None if any forward or backward has no
             stage in its name.
         parallel: Parallel sizes of the run, or None if the user does not specify any.
@@ -125,14 +125,14 @@ class _Inputs:
 
     @property
     def counts_chunks(self) -> bool:
-        """Whether this is an inference run whose chunks are only numbered by their order."""
+        """Whether this is an inference run whose chunks are numbered only by their order."""
         operations = self.recordings.operations
         forward = run_kind(operations.phase) == INFERENCE
         return forward and self.recordings.inferred and is_counted_by_order(operations)
 
     @cached_property
     def orders(self) -> rank_orders.Orders:
-        """Orders in which the ranks run their operations."""
+        """The orders in which the ranks run their operations."""
         return rank_orders.find_orders(self.recordings.operations)
 
     @property
@@ -156,8 +156,8 @@ class _Inputs:
         """The operations, with iteration numbers that mean the same on all ranks, or None.
 
         If the name of every forward and backward contains an iteration number, these numbers are
-        used. Otherwise, if all working ranks ran equally many iterations, the numbers per rank are
-        used. In all other cases, the result is None.
+        used. Otherwise, if all working ranks ran the same number of iterations, the per-rank
+        numbers are used. In all other cases, the result is None.
         """
         operations, iteration_in_name = self.recordings.operations, self.recordings.named_iteration
         work = self.recordings.works
@@ -173,11 +173,11 @@ def find_stages(
     order: Sequence[int] = (),
     parallel: pipelines.Parallel | None = None,
 ) -> JoinedRecordings:
-    """Find the stages and pipelines of all ranks, and pair the iterations of different ranks.
+    """Find the stages and pipelines of all ranks, and pair iterations across ranks.
 
-    Stages come from the first available source, as listed at the top of this module. If the stages
-    given by the user differ from the stages inferred from waiting times, the user's stages are
-    used, and a limitation reports the contradiction.
+    Stages come from the first available source, as listed at the top of this module. If the user's
+    stages differ from the stages inferred from waiting times, the user's stages are used and a
+    limitation reports the contradiction.
 
     Args:
         recordings: The recordings, with times on the clocks of the profiling sessions.
@@ -186,7 +186,7 @@ def find_stages(
 
     Returns:
         The recordings, with all attributes set. Operations have virtual stages, and chunks are
-        numbered in the order in which the model runs them.
+        numbered in the model's order.
 
     Raises:
         MismatchError: The ranks do not match the sizes ``parallel``.
@@ -231,7 +231,7 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 
 
 def _lacks_named_stage(inputs: _Inputs) -> bool:
-    """Return whether the stage numbers in names, tables or file names leave out a number.
+    """Return whether the stage numbers from names, tables or file names skip a number.
 
     The result is False unless the stages come from names, tables or file names.
     """
@@ -247,7 +247,7 @@ def _has_gap(stage: Ints) -> bool:
 
 
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
-    """Infer the stages from waiting times, and set them together with the limitations that apply.
+    """Infer the stages from waiting times, and set them along with the limitations that apply.
 
     All stages stay unknown in these cases:
 
@@ -274,7 +274,7 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Renumber the stages as in the whole job, if rank numbers show how many come before them.
+    """Renumber the stages as in the whole job if rank numbers show how many stages come first.
 
     The profiles may contain only later stages of the job. Frameworks number ranks stage by stage,
     so with ``n`` ranks per stage, rank ``i`` is on stage ``i // n``. The stages are renumbered only
@@ -282,7 +282,7 @@ def _number_stages_as_job(
 
     - The rank numbers come from names.
     - Every working rank has a single chunk.
-    - All stages have equally many ranks.
+    - All stages have the same number of ranks.
     - All ranks imply the same number of earlier stages, and this number is positive.
     - The first recorded stage receives activations.
 
@@ -313,7 +313,7 @@ def _number_stages_as_job(
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool) -> bool:
-    """Return whether there is evidence that the ranks form a pipeline and are not only replicas.
+    """Return whether there is evidence that the ranks form a pipeline and are not just replicas.
 
     Each of the following is evidence:
 
@@ -326,12 +326,12 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
     No evidence is needed, and the result is True, in these cases:
 
     - Fewer than two ranks work.
-    - All stages are known, and there is only one stage.
+    - All stages are known, and there is only one.
     - All stages are known, and the run is an inference run.
 
     Args:
         inputs: The recordings and the properties of their ranks.
-        staged: The recordings with the stages inferred from waiting times.
+        staged: The recordings, with the stages inferred from waiting times.
         is_known: Whether the stages of all working ranks are known.
     """
     operations, working = inputs.recordings.operations, inputs.recordings.working
@@ -362,11 +362,11 @@ def _add_limitations(
 ) -> JoinedRecordings:
     """Check whether stages or ranks are missing, and set the limitations of the stages.
 
-    Two searches are made only in certain cases:
+    Two searches are made, but only in certain cases:
 
     - Stages before or between the recorded stages: if the stages do not come from names, tables or
       file names, and stages are not already known to be missing.
-    - Stages at the end: if no ranks or stages are known to be missing.
+    - Stages at the end: if no stages or ranks are known to be missing.
 
     Both searches are skipped if the profiles contain all ranks, if the user provides parallel
     sizes, or if the user's order contradicts the data.
@@ -413,7 +413,7 @@ def _add_limitations(
 
 
 def _has_fewer_stages(stage_of_rank: Ints, parallel: pipelines.Parallel | None) -> bool:
-    """Return whether the profiles contain fewer stages than the user's pipeline size ``pp``.
+    """Return whether the profiles have fewer stages than the user's pipeline size ``pp``.
 
     Args:
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
@@ -428,7 +428,7 @@ def _find_stage_gaps(
 ) -> tuple[tuple[Limitation, ...], bool, bool]:
     """Find evidence that stages are missing before or between the stages in the profiles.
 
-    The first of these kinds of evidence is returned:
+    The first kind of evidence that is found is returned:
 
     1. Times and rank numbers in names both show missing stages between ranks, and the order of
        operations does not contradict them. Stages are then certainly missing.
@@ -467,7 +467,7 @@ def _find_stage_gaps(
         if numbered_gaps and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered_gaps),), True, False
         if numbered_gaps or not numbers.from_names or (is_table and not are_adjacent):
-            # Late hosts may also cause the waits of ranks with several chunks.
+            # Waits on ranks with several chunks may also be caused by late hosts.
             has_chunks = bool((operations.chunk > 0).any())
             return (
                 (stage_gaps.describe_gaps(gaps_between_ranks),),
@@ -488,12 +488,12 @@ def _apply_stages(
 ) -> JoinedRecordings:
     """Set the virtual stages, find the pipelines, and pair the iterations of the ranks.
 
-    The pipeline of each rank comes from the first of these sources that applies:
+    Each rank's pipeline comes from the first source that applies:
 
     1. The user's parallel sizes.
     2. Tables of operations and file names.
     3. Rank numbers.
-    4. If rank numbers do not distinguish the replicas of a stage: microbatch times
+    4. If rank numbers do not distinguish a stage's replicas: microbatch times
        (:func:`match_replicas`), provided that iteration numbers mean the same on all ranks.
 
     Args:
@@ -555,8 +555,8 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     Returns:
         stages: The virtual stages. If all three methods fail, the stages of method 1 are returned
             if only the nesting failed. Otherwise, all stages are -1.
-        by_number: Whether the stages depend on rank numbers that are not in names but follow the
-            order of hosts, devices and processes. Only possible for method 2.
+        by_number: Whether the stages depend on rank numbers that do not come from names but from
+            the order of hosts, devices and processes. Only possible with method 2.
     """
     operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:
@@ -611,7 +611,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
         stage_of_rank = position // replicas
         stages = virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, stage_count)
         staged = virtual_stages.set_stages(operations, stages, by_name=False)
-        # Every pipeline gets different iteration numbers, so that pipelines are not compared.
+        # Every pipeline gets different iteration numbers so that pipelines are not compared.
         replica = position[staged.rank] % replicas
         staged = staged.replace_columns(iteration=staged.iteration * replicas + replica)
         run_alike = stage_order.have_equal_orders(
@@ -623,7 +623,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 
 
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
-    """Return the possible sizes of a run as tuples (rank positions, stages, replicas per stage).
+    """Return the possible run sizes as tuples (rank positions, stages, replicas per stage).
 
     There are at least two stages, each with the same number of replicas, which is at least two.
     Several numbers of ranks are tried, in ascending order:
@@ -659,7 +659,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
 
     Args:
         inputs: The recordings and the properties of their ranks.
-        staged: The recordings with the stages given by the user.
+        staged: The recordings, with the stages given by the user.
     """
     inferred, _ = _infer_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
@@ -672,7 +672,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
 
 
 def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return the limitation for working ranks whose stage is unknown, or () if there are none."""
+    """Return the limitation for working ranks with unknown stages, or () if there are none."""
     unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",

@@ -1,14 +1,14 @@
-"""Streams: forward-only runs that process one chunk of tokens after another.
+"""Streams: forward-only runs, which process one chunk of tokens after another.
 
-No gradient comes back that would show for how long a chunk was away. However, ranks of one machine
-share a clock, and a chunk cannot begin on a stage before it ended on the previous stage::
+No gradient comes back to show how long a chunk was away. However, ranks on one machine share a
+clock, and a chunk cannot begin on a stage before it has ended on the previous stage::
 
     virtual stage 0   ██ F0 ██ ██ F1 ██
     virtual stage 1            ██ F0 ██ ██ F1 ██
     virtual stage 2                     ██ F0 ██ ██ F1 ██
 
-Replicas of a stage run a chunk at the same time. If ranks are on several machines, the rank numbers
-in names decide.
+A stage's replicas run a chunk at the same time. If ranks are on several machines, the rank numbers
+in names determine the order.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def order_forward_stages(
 ) -> VirtualStages:
     """Infer the virtual stage of every rank in an inference run.
 
-    A single rank is on stage 0. Several ranks are ordered only if each of them runs a single model
+    A single rank is on stage 0. Multiple ranks are ordered only if each one runs a single model
     chunk:
 
     - Ranks on several machines are ordered by the rank numbers in names.
     - Ranks on one machine are ordered by the times at which they run the same chunks of tokens
       (:func:`_order_by_time`).
-    - If these times fit no order and ``is_counted`` is True, ranks on one machine are ordered by
-      token counts (:func:`order_by_tokens`), or else by the rank numbers in names. This order is
-      used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
+    - If these times do not fit any order and ``is_counted`` is True, ranks on one machine are
+      ordered by token counts (:func:`order_by_tokens`), or else by the rank numbers in names. This
+      order is used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         machine: Machine of each rank. Ranks of one machine share its clock.
         numbers: Rank numbers.
-        is_counted: Whether chunks of tokens are numbered only by their order.
+        is_counted: Whether token chunks are numbered only by their order.
 
     Returns:
         Virtual stage of each (rank, chunk). All stages are -1 if the ranks cannot be ordered.
@@ -72,8 +72,9 @@ def order_forward_stages(
         operations.start_ns[common], operations.end_ns[common], operations.busy_ns[common]
     )
     if is_counted and level is None:
-        # The recording began mid-stream, so the first recorded chunks of two ranks may differ.
-        # Token counts decide, then rank numbers, provided that chunks can pass in this order.
+        # The recording began mid-stream, so the first recorded chunks of two ranks may differ. The
+        # order is determined by token counts, or else by rank numbers, provided that chunks can
+        # pass in this order.
         level = order_by_tokens(operations, rank)
         if level is None and numbers.from_names:
             level = grouping.invert_permutation(np.argsort(numbers.number[rank]))
@@ -95,7 +96,7 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
         rank: Ranks that run these forwards, in ascending order.
 
     Returns:
-        Row of the forward that runs each token chunk on each rank, shape (ranks, token chunks).
+        Row of the forward for each token chunk on each rank, shape (ranks, token chunks).
     """
     first = rows[operations.occurrence[rows] == 0]
     chunks = grouping.group_rows(
@@ -113,17 +114,18 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     compared with the previous one:
 
     - The rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end
-      on the previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.
+      on the previous rank. A chunk may start early by up to its busy time divided by
+      ``EARLY_PART``.
     - Otherwise, the rank is a replica of the previous rank if at least ``MIN_FITTING`` of its
       chunks start before ``end_ns - busy_ns // 2`` of the previous rank.
 
     Args:
         start_ns: Start of each chunk on each rank, shape (ranks, chunks).
         end_ns: End of each chunk on each rank, shape (ranks, chunks).
-        busy_ns: Time for which each chunk keeps each rank busy, shape (ranks, chunks).
+        busy_ns: How long each chunk keeps each rank busy, shape (ranks, chunks).
 
     Returns:
-        Stage of each rank, counted from 0. The result is None in these cases:
+        Zero-based stage of each rank. The result is None in these cases:
 
         - There are fewer than ``MIN_CHUNKS`` chunks.
         - A rank is neither on the next stage nor a replica.

@@ -1,4 +1,4 @@
-"""Timetables: the microbatch times of all ranks, to check which ranks can form a pipeline.
+"""Timetables: all ranks' microbatch times, used to check which ranks can form a pipeline.
 
 Two ranks can pass microbatches to each other if, in every iteration, a single offset between their
 clocks satisfies the bounds of all microbatches (see :mod:`bubbleviz.align.stages.replicas`).
@@ -15,11 +15,11 @@ from bubbleviz.align.waits import Waits
 from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 
-#: A time in ns before all other times. Adding or subtracting two of these times does not overflow.
+#: A time in ns that precedes all other times. Adding or subtracting two of them does not overflow.
 _LONG_AGO = -(1 << 61)
 
 
-#: Number of microbatches that are compared first, and maximum number of pairs compared at once.
+#: Number of microbatches to compare first, and maximum number of pairs to compare at once.
 _MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 
@@ -35,12 +35,11 @@ class Timetable:
         first: Index of the first key of each iteration.
         has_microbatch: Mask of the cells in which the rank runs both F and B of the microbatch.
         waited_ns: ``returned_ns`` minus ``left_ns``.
-        entered_ns: Time at which F begins: ``left_ns`` minus the busy time of F.
+        entered_ns: Time at which F begins: ``left_ns`` minus F's busy time.
         left_ns: End of F.
         returned_ns: Arrival of the gradient, or the start of B if the arrival is unknown.
-        done_ns: Time at which B is done: ``returned_ns`` plus the busy time of B.
-        tolerance_ns: Maximum time for which F or B may overlap with the work of a neighboring
-            stage.
+        done_ns: Time at which B is done: ``returned_ns`` plus B's busy time.
+        tolerance_ns: Maximum time for which F or B may overlap with work on a neighboring stage.
         machine: Machine of each rank. Ranks of one machine share its clock.
     """
 
@@ -98,22 +97,22 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
 def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Find the rank pairs in which the lower rank can follow the upper one in a pipeline.
+    """Find the rank pairs in which the lower rank can follow the upper rank in a pipeline.
 
     Pairs that a sample of microbatches does not rule out (:func:`_filter_by_duration`) are checked
     with all microbatches (:func:`_check_pairs`).
 
     Args:
         table: Timetable of all ranks.
-        upper: Ranks of a virtual stage, which are the rows of the results.
-        lower: Ranks of the next virtual stage, which are the columns of the results.
+        upper: Ranks on a virtual stage, corresponding to the rows of the results.
+        lower: Ranks on the next virtual stage, corresponding to the columns of the results.
         chunks: Index of the chunk that the upper ranks run as their virtual stage, and index of the
             chunk of the lower ranks.
 
     Returns:
         can_follow: Mask of the pairs whose times fit, shape (upper, lower).
         cannot_follow: Mask of the pairs whose times contradict each other, shape (upper, lower).
-            Both masks are False for a pair without a common microbatch.
+            Both masks are False for pairs without a common microbatch.
     """
     can_follow = _filter_by_duration(table, upper, lower, chunks)
     # Pairs that the filter rejects have a common microbatch.
@@ -130,17 +129,17 @@ def match_ranks(
 def _filter_by_duration(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> Bools:
-    """Rule out rank pairs by a sample of microbatches, and return a mask of the other pairs.
+    """Rule out rank pairs using a sample of microbatches, and return a mask of the remaining pairs.
 
-    A pair is ruled out if any microbatch spends more time on the lower rank, from the start of its
-    F to the end of its B, than the upper rank waits for it. No offset between the clocks can
+    A pair is ruled out if, for any microbatch, the time from the start of its F to the end of its B
+    on the lower rank is longer than the upper rank's wait for it. No offset between the clocks can
     explain this. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a tolerance
     for clock resolution, drift and early work.
 
     Args:
         table: Timetable of all ranks.
-        upper: Ranks of a virtual stage.
-        lower: Ranks of the next virtual stage.
+        upper: Ranks on a virtual stage.
+        lower: Ranks on the next virtual stage.
         chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
 
     Returns:
@@ -165,7 +164,7 @@ def _filter_by_duration(
 def _check_pairs(
     table: Timetable, upper_rank: Ints, lower_rank: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Check which rank pairs can pass all of their microbatches to each other.
+    """Check which rank pairs could pass all of their microbatches to each other.
 
     In each iteration, a single offset between the clocks of the two ranks must satisfy the bounds
     of all microbatches, within a tolerance. If both ranks are on one machine, the offset must be 0.
@@ -173,8 +172,8 @@ def _check_pairs(
 
     Args:
         table: Timetable of all ranks.
-        upper_rank: Rank of the earlier stage of each pair.
-        lower_rank: Rank of the later stage of each pair.
+        upper_rank: The rank in each pair that is on the earlier stage.
+        lower_rank: The rank in each pair that is on the later stage.
         chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
 
     Returns:
@@ -199,19 +198,19 @@ def _check_pairs(
 
 
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
-    """Find the rank pairs on two stages that can belong to one pipeline.
+    """Find the rank pairs on two stages that can belong to the same pipeline.
 
     Two ranks are compared in each pair of chunks whose virtual stages are consecutive. Either rank
-    may run the earlier virtual stage, because the second chunks of a V run back. If no virtual
-    stages are consecutive, ranks between the two stages are missing, and chunks with equal indices
-    are compared instead.
+    may run the earlier virtual stage, because the second chunks of a V run backward through the
+    ranks. If no virtual stages are consecutive, ranks between the two stages are missing, and
+    chunks with equal indices are compared instead.
 
     Args:
         table: Timetable of all ranks.
-        ranks: Ranks of one stage, which are the rows of the result.
-        other_ranks: Ranks of the other stage, which are the columns of the result.
+        ranks: Ranks on one stage, corresponding to the rows of the result.
+        other_ranks: Ranks on the other stage, corresponding to the columns of the result.
         virtual_stage: Virtual stage of each chunk on each rank, shape (all ranks, chunks), or -1 if
-            unknown. Ranks of one stage must have equal rows.
+            unknown. Ranks on the same stage must have equal rows.
 
     Returns:
         Mask of the pairs that fit in all compared chunks, shape (ranks, other_ranks).

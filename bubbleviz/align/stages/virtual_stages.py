@@ -1,4 +1,4 @@
-"""Virtual stages: the stage that each rank runs with each model chunk, from names or an order."""
+"""Virtual stages: the stage that each rank runs with each model chunk, from names or rank order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VirtualStages(Table):
 
 
 def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
-    """Return the virtual stages in operation names.
+    """Return the virtual stages contained in operation names.
 
     The result is None if there are no forwards and backwards, or if the name of any of them
     contains no stage.
@@ -65,14 +65,14 @@ def assign_in_order(
     virtual stage depends on the direction of the chunk:
 
     - Along the pipeline: ``k * n_stages + position``.
-    - Back, as in a V: ``k * n_stages + n_stages - 1 - position``.
+    - Against the pipeline, as in a V: ``k * n_stages + n_stages - 1 - position``.
 
-    The first chunk runs along the pipeline. A later chunk runs back if its waiting times increase
-    along the pipeline (:func:`_increases_along`).
+    The first chunk runs along the pipeline. A later chunk runs against the pipeline if its waiting
+    times increase along it (:func:`_increases_along`).
 
     Args:
         recordings: The recordings.
-        stage_of_rank: Position of each rank in its pipeline, from 0.
+        stage_of_rank: Zero-based position of each rank in its pipeline.
         n_stages: Number of positions in a pipeline.
     """
     keys = recordings.operations.rank, recordings.operations.chunk
@@ -119,8 +119,8 @@ def find_first_stages(stages: VirtualStages, count: int) -> Ints:
 def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
     """Return the operations with virtual stages, and with chunks numbered in the model's order.
 
-    The chunks of a rank are in the model's order if their virtual stages ascend. Where needed, the
-    chunks of a rank are renumbered from 0 in this order. If the stage of a (rank, chunk) is
+    The chunks of a rank are in the model's order if their virtual stages ascend. Where needed, a
+    rank's chunks are renumbered from zero in this order. If the stage of a (rank, chunk) is
     unknown, its operations get virtual stage -1 and keep their chunk.
 
     Args:
@@ -133,7 +133,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
     staged = np.flatnonzero(stages.virtual_stage >= 0)
     staged = staged[grouping.sort_rows(stages.rank[staged], stages.virtual_stage[staged])]
     rank, chunk = stages.rank[staged], stages.chunk[staged]
-    # Chunk numbers of a rank that are already in the model's order are kept, even with gaps.
+    # A rank's chunk numbers that are already in the model's order are kept, even if there are gaps.
     is_same_rank = rank[1:] == rank[:-1]
     is_descending = is_same_rank & (chunk[1:] <= chunk[:-1])
     is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
