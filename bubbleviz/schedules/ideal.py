@@ -47,7 +47,7 @@ class Ideal:
             numbers.
         cost_ms: Longest time from the first start to the last end on any single device (arXiv
             2401.10241, section 5.3).
-        makespan_ms: Time from the first start to the last end on any device.
+        makespan_ms: Time from the first start on any device to the last end on any device.
         stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
         schedule_ratio: Bubble ratio in the window of ``makespan_ms``, or None if no operation takes
             time.

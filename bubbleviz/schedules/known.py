@@ -122,7 +122,7 @@ def search_plan(
         watch: Callback that receives the completed fraction of the search.
 
     Raises:
-        UsageError: The memory limit of a device is too small for one microbatch.
+        UsageError: A device's memory limit is too small for one microbatch.
     """
     problem = build_problem(workload, makespan=makespan)
     _, codes = find_shortest_orders(

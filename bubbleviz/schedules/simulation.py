@@ -1,7 +1,7 @@
-"""Simulation of a plan: when its operations run, and how much memory each device needs.
+"""Simulation of a plan: when operations run, and how much memory each device needs.
 
 An input from another device arrives one transfer time after the operation that produced it has
-ended. The transfer does not occupy a device.
+ended. The transfer does not keep a device busy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 class Simulation(Table):
     """Start and end times of all operations, sorted by device and time.
 
-    Times have the unit of the workload: ns, or ticks of 1/v ns.
+    Times are in the workload's unit, which is either ns or ticks of 1/v ns.
 
     Attributes:
         device: Index of the device that ran the operation.
@@ -32,7 +32,7 @@ class Simulation(Table):
         phase: Code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: Zero-based index of the operation's microbatch.
         start_ns: Start time.
-        end_ns: End time, exclusive.
+        end_ns: End time (exclusive).
     """
 
     device: Ints
@@ -44,7 +44,7 @@ class Simulation(Table):
 
     @property
     def makespan_ns(self) -> int:
-        """Time from the first start to the last end on any device, or 0 without operations."""
+        """Time from the first start to the last end over all devices, or 0 without operations."""
         return int(self.end_ns.max() - self.start_ns.min()) if len(self) else 0
 
     @property
@@ -66,7 +66,7 @@ class Simulation(Table):
     def stage_ratio(self) -> float | None:
         """Bubble ratio in the longest window of one device, or None if this window has no length.
 
-        The ratio assumes that the window of every device is this long.
+        The ratio assumes that every device's window is this long.
         """
         return self._compute_bubble_ratio(self.cost_ns)
 
@@ -113,13 +113,13 @@ def list_lengths(graph: OperationGraph, workload: Workload) -> list[int]:
 
 
 def list_lags(workload: Workload) -> tuple[int, ...]:
-    """Return the transfer times, indexed by the lag indices of an :class:`OperationGraph`."""
+    """Return the transfer times, indexed by the lag index used in an :class:`OperationGraph`."""
     return *workload.down_ns, *workload.up_ns
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan, simulated with the measured times of a workload, and its memory.
+    """A plan, simulated with a workload's measured times, along with its memory use.
 
     Attributes:
         plan: Operations of each device, in order.
@@ -127,8 +127,7 @@ class Outcome:
         peak_memory: Peak activation memory of each device, in the unit of the workload's
             ``activation``.
         fits: Whether no device exceeds its memory limit.
-        allowed: Whether the plan fits in memory and does not split backwards that the run cannot
-            split.
+        allowed: Whether the plan fits in memory and splits no backwards that the run cannot split.
     """
 
     plan: Plan
@@ -139,7 +138,7 @@ class Outcome:
 
     @cached_property
     def makespan_ns(self) -> int:
-        """Time from the first start to the last end on any device."""
+        """Time from the first start on any device to the last end on any device."""
         return self.simulation.makespan_ns
 
 

@@ -1,8 +1,8 @@
-"""Start and end times of the rows of a dependency graph.
+"""Start and end times of the rows in a dependency graph.
 
-A row is a node of the graph, for example an operation or a transfer. A row starts when every row
-that it follows has ended and the delay of the row has passed. It ends after its own duration. Rows
-of a *meeting* wait for each other before their own durations begin::
+A row is a node of the graph, for example an operation or a transfer. A row starts once every row
+that it follows has ended and its own delay has passed. It ends after its own duration. The rows in
+a *meeting* wait for each other before their own durations begin::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
@@ -10,11 +10,11 @@ of a *meeting* wait for each other before their own durations begin::
     row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
 
 numpy is only fast on long arrays, so there are two ways to evaluate this recurrence. In a measured
-run, thousands of rows of all iterations and ranks are on the same *level*: they follow only rows of
-earlier levels. :class:`Timing` evaluates one level at a time, with the semantics of the published
-``analyzer/simulator.py``. In a plan, a level has at most one row per device, but a search times
-thousands of scenarios. :func:`compute_ends` evaluates one row at a time, and
-:func:`compute_ends_of_scenarios` evaluates one row in all scenarios at a time. In these two
+run, thousands of rows from all iterations and ranks are on the same *level*, which means that they
+follow only rows of earlier levels. :class:`Timing` evaluates one level at a time, with the
+semantics of the published ``analyzer/simulator.py``. In a plan, a level has at most one row per
+device, but a search times thousands of scenarios. :func:`compute_ends` evaluates one row at a time,
+and :func:`compute_ends_of_scenarios` evaluates one row in all scenarios at a time. In both
 functions, edges have lags instead of delays, and two rows that meet follow each other's
 predecessors.
 """
@@ -47,7 +47,7 @@ _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
 
 class _Level(NamedTuple):
-    """The rows of a level, and the meetings that they complete.
+    """The rows in a level, and the meetings that they complete.
 
     Attributes:
         rows: Positions of the rows that start in this level.
@@ -64,21 +64,21 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """The rows of a dependency graph, sorted into levels and ready to be timed.
+    """The rows of a dependency graph, sorted into levels and ready for timing.
 
     ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. If a row
     follows no other row, ``followed`` contains the position after the last row, whose end time is
-    fixed. A row without a meeting is the only member of its own meeting.
+    fixed. A row that meets no other row is the only member of its own meeting.
 
     Attributes:
         rows: Row index at each position, sorted by level.
-        levels: Position of the first row and index of the first meeting of each level, shape
+        levels: Position of the first row and index of the first meeting in each level, shape
             (levels + 1, 2). The last entry contains the numbers of rows and meetings.
         followed: Positions that each row follows, concatenated in the order of ``rows``.
-        followed_first: Index in ``followed`` of the first entry of each row, and the length of
+        followed_first: Index in ``followed`` of each row's first entry, with the length of
             ``followed`` at the end.
         members: Positions of the members of each meeting, concatenated by level and meeting.
-        members_first: Index in ``members`` of the first member of each meeting, and the length of
+        members_first: Index in ``members`` of each meeting's first member, with the length of
             ``members`` at the end.
         unordered: Indices of the rows that can never start or end because of a dependency cycle.
     """
@@ -131,7 +131,7 @@ class Timing:
 
 
 def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
-    """Return the latest end of each group of positions. Group i starts at index ``first[i]``."""
+    """Return the latest end in each group of positions. Group i starts at index ``first[i]``."""
     return np.asarray(np.maximum.reduceat(end_times[positions], first, axis=0), np.int64)
 
 
@@ -139,8 +139,7 @@ def count_scenarios_together(n_rows: int) -> int:
     """Return the number of scenarios to time in one batch, if each has ``n_rows`` rows.
 
     The number is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. It is enlarged to up
-    to ``_MAX_TIMES_TOGETHER`` if this is necessary to time as many scenarios as fit in a cache
-    line.
+    to ``_MAX_TIMES_TOGETHER`` if necessary to time as many scenarios as fit in a cache line.
     """
     a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))
     return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
@@ -152,10 +151,10 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
     Args:
         follower: For each edge, the row that waits.
         predecessor: For each edge, the row that the follower waits for.
-        meeting: Meeting of each row, a number that all members share, or -1 if a row meets no other
-            row.
+        meeting: For each row, the number of its meeting, which all members share, or -1 if the row
+            meets no other row.
         group: Group of each row. If a dependency cycle makes it impossible to order a row, all rows
-            of its group are left out. Rows of other groups do not wait for rows that are left out.
+            in its group are left out. Rows of other groups do not wait for rows that are left out.
     """
     n_rows = len(group)
     meeting = _number_meetings(meeting)
@@ -177,7 +176,7 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
 
 
 def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Ints:
-    """Return the first row and the first meeting of each level.
+    """Return the first row and the first meeting in each level.
 
     Args:
         row_level: Level in which each row starts, in ascending order.
@@ -185,7 +184,7 @@ def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Int
         n_rows: Number of rows of the graph, which is greater than any level.
 
     Returns:
-        Indices of the first row and of the first meeting of each level, shape (levels + 1, 2). The
+        Indices of the first row and of the first meeting in each level, shape (levels + 1, 2). The
         last entry contains the numbers of rows and meetings.
     """
     level = np.append(find_distinct(row_level), n_rows)
@@ -213,8 +212,8 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 
     Returns:
         followed: Predecessors of position 0, then of position 1, and so on, in one array.
-        first: Index in ``followed`` of the first entry of each position, and the length of
-            ``followed`` at the end.
+        first: Index in ``followed`` of each position's first entry, with the length of ``followed``
+            at the end.
     """
     is_kept = (follower != NONE) & (predecessor != NONE)
     follower, predecessor = follower[is_kept], predecessor[is_kept]
@@ -262,9 +261,9 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
 
 
 def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
-    """Return a function that takes group numbers and returns the values of these groups.
+    """Return a function that takes group numbers and returns the values in those groups.
 
-    The function returns the values group by group, in the order of the numbers that it gets.
+    The function returns the values group by group, in the order of the given numbers.
 
     Args:
         group: Group number of each value.
@@ -288,7 +287,7 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
         n_groups: Number of groups.
 
     Returns:
-        values: The values of the first group, then of the second, and so on, in stable order.
+        values: The values of the first group, then those of the second, and so on, in stable order.
         first: Index in ``values`` of the first value of each group, followed by the number of
             values.
     """
@@ -307,10 +306,10 @@ Times = TypeVar("Times", Ints, Floats)
 
 
 def order_rows(edges: Edges) -> list[int]:
-    """Sort rows topologically, so that each row comes after the rows that it follows.
+    """Sort rows topologically so that each row comes after the rows that it follows.
 
-    Rows that are part of a cycle, or follow one, are left out. If several rows are ready, the row
-    that became ready last comes next (a stack).
+    Rows that are part of a cycle, or follow one, are left out. If several rows are ready, the one
+    that became ready last comes next (like a stack).
 
     Args:
         edges: Edges to the rows that each row follows.
@@ -387,14 +386,14 @@ def compute_ends_of_scenarios(
 def find_longest_path(
     last: int, edges: Edges, end_times: Sequence[int], durations: Sequence[int], lags: Sequence[int]
 ) -> list[Edge]:
-    """Return the critical path to a row: the rows that determine its end time, last one first.
+    """Return the critical path to a row: the rows that determine when it ends, last one first.
 
     Each row is paired with the lag index of the edge from its predecessor on the path. The lag
     index is -1 if the edge has no lag, or if the row has no predecessor on the path. If several
     edges determine the start of a row, the path takes the first one.
 
     Args:
-        last: Row at which the path ends.
+        last: The row at which the path ends.
         edges: For each row, the edges to the rows that it follows.
         end_times: End time of each row, from :func:`compute_ends`.
         durations: Duration of each row.

@@ -1,4 +1,4 @@
-"""Makespans of a plan whose operation times vary, computed for many random draws at once.
+"""Makespans of a plan with varying operation times, computed for many random draws at once.
 
 Operation times vary, and a device always waits for the last of its inputs. A simulation with mean
 times therefore ends too early. This module replays a plan with random times that have the measured
@@ -32,11 +32,11 @@ _DRAWS = 40
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """How much the times of operations and microbatches vary.
+    """How much the operation times and the microbatch lengths vary.
 
     Attributes:
         spread: For each phase, the standard deviation of the operation times divided by their mean.
-            Variance that is caused by unequal microbatch lengths is not included.
+            This excludes the variance caused by unequal microbatch lengths.
         lengths: Length of each microbatch divided by the mean length, shape (iterations,
             microbatches).
     """
@@ -46,12 +46,12 @@ class Variation:
 
 
 def make_no_variation() -> Variation:
-    """Return the variation of operations that always take their mean time."""
+    """Return the variation for operations that always take their mean time."""
     return Variation({}, np.ones((1, 1)))
 
 
 def measure_variation(run: MeasuredTimes) -> Variation:
-    """Return how much the operation times of a run vary.
+    """Return how much a run's operation times vary.
 
     The variance of the microbatch lengths is subtracted from the variance of the operation times,
     because the lengths are drawn separately. The difference is at least 0. If the run has no
@@ -78,7 +78,7 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
     Args:
         plan: Operations of each device, in order.
         times: Mean times of the stages.
-        variation: Variation of the operations and of the microbatches.
+        variation: How much the operations and the microbatches vary.
     """
     random, lengths = np.random.default_rng(0), variation.lengths
     iterations_per_draw = -(-plan.microbatches // lengths.shape[1])

@@ -1,4 +1,4 @@
-"""Workloads: times and memory of each virtual stage of a run for one microbatch.
+"""Workloads: the times and memory of each virtual stage of a run, for one microbatch.
 
 Times are whole nanoseconds. Memory may be in any unit, but the unit is the same for all stages.
 """
@@ -13,7 +13,7 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory
 
-#: Maximum total time of all operations, so that every partial sum fits in 64 bits.
+#: Maximum total time of all operations, chosen such that every partial sum fits in 64 bits.
 MAX_TOTAL_NS = 1 << 62
 
 
@@ -31,15 +31,15 @@ class Workload:
         weight_ns: Time of the backward for the weights, T_W.
         fused_ns: Time of the whole backward as a single operation.
         down_ns: Time from the end of F to the arrival of its result at the next virtual stage. It
-            is 0 on the same device, and for the last virtual stage.
+            is 0 if that stage is on the same device, and for the last virtual stage.
         up_ns: Time from the end of B to the arrival of its result at the previous virtual stage. It
-            is 0 on the same device, and for the first virtual stage.
+            is 0 if that stage is on the same device, and for the first virtual stage.
         activation: Memory of one microbatch from F to the end of B.
         weight_activation: Part of ``activation`` that is kept until the end of W.
         limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
             there is no limit.
-        split: Whether B and W were measured separately. Otherwise, B and W are each assumed to take
-            half of the whole backward, and W can only be moved once the framework can split the
+        split: Whether B and W were measured separately. If not, B and W are each assumed to take
+            half of the whole backward, and W can be moved only once the framework can split the
             backward.
         lengths: Time of each microbatch divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
@@ -75,7 +75,7 @@ class Workload:
         return max(self.placement.count(device) for device in range(self.devices))
 
     def scale_time(self, mean_ns: int, microbatch: int) -> int:
-        """Return the time of one microbatch in whole ns, given the mean of all microbatches."""
+        """Return the time of one microbatch in whole ns, given the mean over all microbatches."""
         return round(mean_ns * self.lengths[microbatch]) if self.lengths else mean_ns
 
     def stages_of(self, device: int) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def build_device_workload(
     memory: Memory | None = None,
     replicas: int = 1,
 ) -> Workload:
-    """Build a workload that gives all chunks of a device the same duration.
+    """Build a workload in which all chunks of a device have the same duration.
 
     Args:
         placement: Device index of each virtual stage.
@@ -100,9 +100,9 @@ def build_device_workload(
             chunk on each device.
         transfer_ns: Time of a transfer between virtual stages on different devices.
         memory: Activation memory of one microbatch on a whole stage, divided equally among its
-            chunks. If None, a microbatch takes 1 until the end of W, and there is no limit.
+            chunks. If None, a microbatch takes up 1 unit until the end of W, and there is no limit.
         replicas: Number of pipelines. A stage takes the same time in every pipeline, even if it is
-            on another device there.
+            on different devices.
     """
     length, memory = len(placement) // replicas, memory or Memory()
     chunks = length // (max(placement) + 1)
@@ -129,9 +129,9 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
     """Check that the sum of all times is small enough to simulate.
 
     Args:
-        times_ns: Times of one microbatch: one sequence per kind of operation, with one time per
+        times_ns: Times of one microbatch, as one sequence per kind of operation, with one time per
             virtual stage or layer.
-        repeats: The sum of all times is multiplied by this factor.
+        repeats: Factor by which the sum of all times is multiplied.
 
     Raises:
         MismatchError: The product exceeds ``MAX_TOTAL_NS``.

@@ -1,1 +1,1 @@
-"""Search for schedules at given times, within a memory limit."""
+"""Search for schedules with given times within a memory limit."""

@@ -1,10 +1,11 @@
-"""Building blocks of V schedules: one microbatch in time slots, repeated every six slots.
+"""Building blocks of V schedules: the time slots of one microbatch, repeated every six slots.
 
-Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
+Reference: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3
+    and
 4. A block has six operations per device: F, B and W of two chunks. If a block is repeated every six
 slots and never collides with its repetitions, the result is a schedule. The activations of a chunk
 live from its F to its W. A device stores the activations of n chunks at once, where n is the sum of
-these lifetimes divided by six.
+the lifetimes on the device divided by six.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @cache
 def list_blocks(devices: int, max_chunks: int) -> list[Block]:
-    """List the uniform blocks that fit in memory, sorted by memory in ascending order.
+    """List the uniform blocks that fit in memory, least memory first.
 
-    A block is uniform if the number of slots from one device to the next is constant in each of the
-    four directions: F down, F up, B down and B up. Blocks that need equal memory are sorted by
-    their slots of F and B.
+    A block is uniform if the number of slots from one device to the next is constant in each of
+    four directions: F down, F up, B down and B up. Blocks that need the same amount of memory are
+    sorted by their F and B slots.
 
     Args:
         devices: Number of devices.
@@ -48,16 +49,16 @@ def list_blocks(devices: int, max_chunks: int) -> list[Block]:
             lifetime, weight = weights
             if lifetime // PERIOD <= max_chunks:
                 fitting.append((lifetime, (forward, backward, weight)))
-    # The sort is stable, and ignores W.
+    # The sort is stable and ignores W.
     fitting.sort(key=lambda item: (item[0], item[1][:2]))
     return [block for _, block in fitting]
 
 
 def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
-    """Yield the numbers of slots from one device to the next: for F down, F up, B down and B up.
+    """Yield the numbers of slots from one device to the next, for F down, F up, B down and B up.
 
-    F down plus B up always equals F up plus B down, so that every device stores activations for the
-    same total time.
+    F down plus B up always equals F up plus B down, which means that every device stores
+    activations for the same total time.
     """
     for total in (2, 3, 4, 6):
         splits = [(first, total - first) for first in range(1, total)]
@@ -68,11 +69,11 @@ def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
 def _place_passes(
     devices: int, steps: tuple[int, int, int, int], turns: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots of F and the slots of B, each by virtual stage.
+    """Return the F slots and the B slots, each by virtual stage.
 
     Args:
         devices: Number of devices.
-        steps: Numbers of slots from one device to the next: for F down, F up, B down and B up.
+        steps: Numbers of slots from one device to the next, for F down, F up, B down and B up.
         turns: Numbers of slots at the three turns of a V: from the first F to the second F on the
             last device, from F to B on the first device, and from the first B to the second B on
             the last device.
@@ -88,21 +89,21 @@ def _place_passes(
 def _place_weights(
     devices: int, forward: tuple[int, ...], backward: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...]] | None:
-    """Place the W of each virtual stage in the slots that F and B leave free.
+    """Place the W of each virtual stage in a slot that F and B leave free.
 
-    A device has two free slots per period, which can be assigned to the W of its two chunks in two
-    ways. The assignment with the smaller sum of slots wins. On a tie, the assignment with the
-    smaller slot for the upper virtual stage wins.
+    A device has two free slots per period, which can be assigned to the Ws of its two chunks in two
+    ways. The assignment with the smaller sum of slots is used. On a tie, it is the assignment with
+    the smaller slot for the upper virtual stage.
 
     Args:
         devices: Number of devices.
-        forward: Slots of F by virtual stage.
-        backward: Slots of B by virtual stage.
+        forward: F slots by virtual stage.
+        backward: B slots by virtual stage.
 
     Returns:
-        lifetime: Number of slots from F to W, summed over the two chunks of a device. This is the
-            maximum over all devices.
-        weight: Slots of W by virtual stage.
+        lifetime: Number of slots from F to W, summed over the two chunks of a device. The value is
+            the maximum over all devices.
+        weight: W slots by virtual stage.
 
         The result is None if F and B collide.
     """
@@ -124,5 +125,5 @@ def _place_weights(
 
 
 def _find_next_slot(slot: int, phase: int) -> int:
-    """Return the first slot after ``slot`` that is at offset ``phase`` in its period."""
+    """Return the first slot after ``slot`` that is at offset ``phase`` within its period."""
     return slot + 1 + (phase - slot - 1) % PERIOD

@@ -1,6 +1,6 @@
-"""A lower bound of the makespan of any order that fits in memory.
+"""A lower bound on the makespan of any order that fits in memory.
 
-For each device, whatever its order::
+The bound of a device holds for any order of its operations::
 
     head            E                                                last
     ├── idle ──┤├ F F F ┤├─ idle ─┤├── remaining work ──┤├── way back ──┤
@@ -8,8 +8,8 @@ For each device, whatever its order::
 The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
 which the first gradient can arrive. Until then, the device can only run the forwards that fit in
 memory. After the last B of the device, the backwards of all previous stages must still run. If only
-a few microbatches fit in memory, the device also idles after its last F. It has too little work to
-stay busy until the microbatch of this F comes back.
+a few microbatches fit in memory, the device also idles after its last F, because it has too little
+work to stay busy until the microbatch of this F comes back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, WEIGHT, Proble
 
 @dataclass(frozen=True)
 class _WayTimes:
-    """Times of a microbatch that never waits, one per virtual stage, in ticks.
+    """Times, in ticks, of a microbatch that never waits, one per virtual stage.
 
     Attributes:
         to_forward: Time from the start of the iteration to the start of F.
@@ -38,12 +38,12 @@ class _WayTimes:
 
 
 def compute_lower_bound(problem: Problem) -> int:
-    """Return a lower bound, in ticks, for the length of any order that fits in memory.
+    """Return a lower bound, in ticks, on the length of any order that fits in memory.
 
-    - If ``problem.makespan`` is False, the length is the longest window of a device. The bound is
-      the work of the device with the most work.
-    - Otherwise, the length is the makespan. The bound is the maximum of the time of a microbatch
-      that never waits, and the bounds of all devices (:func:`_bound_device`).
+    - If ``problem.makespan`` is False, the length is the longest window of any device. The bound is
+      the work of the device that has the most work.
+    - Otherwise, the length is the makespan. The bound is the maximum of two values: the time of a
+      microbatch that never waits, and the largest bound of any device (:func:`_bound_device`).
     - Without microbatches, the bound is 0.
     """
     if not problem.microbatches or not problem.makespan:
@@ -56,7 +56,7 @@ def compute_lower_bound(problem: Problem) -> int:
 
 
 def _compute_way_times(problem: Problem) -> _WayTimes:
-    """Compute how long a microbatch that never waits takes to and from each virtual stage.
+    """Compute how long a microbatch that never waits takes before and after each virtual stage.
 
     A B starts as soon as the gradient from the next virtual stage arrives. The time from a B to the
     end of the iteration covers the W of the same virtual stage.
@@ -80,15 +80,16 @@ def _compute_way_times(problem: Problem) -> _WayTimes:
 
 
 def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
-    """Return a lower bound of the makespan from the work and memory of one device, in ticks.
+    """Return a lower bound on the makespan, in ticks, from the work and memory of one device.
 
     The result is the maximum of three bounds. Each bound contains the time before the first F, the
     idle time before the first B, and all F and B of the device. The bounds differ in what is added:
 
     - the time from the end of the last B of the device to the end of the iteration
     - all W of the device
-    - all W, and the idle time after the last F while its microbatch passes the rest of the model
-      and comes back. If all F fit in memory, the idle time before the first B is left out here.
+    - all W, and the idle time after the last F while its microbatch passes through the rest of the
+      model and comes back. In this third bound, the idle time before the first B is left out if all
+      F fit in memory.
     """
     first, last = problem.stages[device][0], problem.stages[device][-1]
     forwards, backwards, weights = (
@@ -111,15 +112,15 @@ def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
 
 
 def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
-    """Return the duration of one operation of a phase on each virtual stage of a device."""
+    """Return the duration of one operation of the given phase on each virtual stage of a device."""
     return [problem.lengths[3 * stage + phase] for stage in problem.stages[device]]
 
 
 def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
     """Return the maximum work, in ticks, that can remain on a device after its last F.
 
-    Two groups of microbatches are added, and each group may fill the whole memory. Microbatches
-    between F and B still need B and W. Microbatches between B and W still need W.
+    The work of two groups of microbatches is added, and each group may fill the whole memory.
+    Microbatches between F and B still need B and W. Microbatches between B and W still need W.
     """
     weights = _list_lengths(problem, device, WEIGHT)
     backwards = _list_lengths(problem, device, BACKWARD)
@@ -132,7 +133,7 @@ def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
 def _maximize_value_in_memory(
     problem: Problem, device: int, values: Sequence[int], *, only_weights: bool = False
 ) -> int:
-    """Return the maximum total value of microbatches that fit in the memory of a device at once.
+    """Return the maximum total value of microbatches that fit in a device's memory at once.
 
     This is a fractional knapsack, solved greedily by value per memory and rounded up. On a device
     with one chunk, microbatches are not divided.
@@ -141,7 +142,7 @@ def _maximize_value_in_memory(
         problem: Memory and number of microbatches.
         device: Index of the device.
         values: Value of one microbatch on each virtual stage of the device.
-        only_weights: Whether a microbatch occupies only the memory that is kept for W.
+        only_weights: Whether a microbatch takes up only the memory that is kept for W.
     """
     stages, n_microbatches = problem.stages[device], problem.microbatches
     sizes = problem.weight_activation if only_weights else problem.activation

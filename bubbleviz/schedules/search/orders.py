@@ -1,4 +1,4 @@
-"""Search for the shortest orders of a problem: a local search improves several starting orders.
+"""Search for the shortest orders for a problem: a local search improves several starting orders.
 
 ::
 
@@ -8,19 +8,20 @@
     fewer          the same search with 2p microbatches, its   ─┘
                    middle repeated (for large problems)
 
-No result is worse than a known order that fits in memory. The same call returns the same orders.
+No result is worse than a known order that fits in memory. Identical calls return identical orders.
 
 A step of the local search moves one operation along the order of its device. Most steps move an
 operation on the critical path. A step is accepted if the new orders are at least as fast as the
-current orders or the orders a fixed number of steps ago. This method is late acceptance
+current orders, or as the orders a fixed number of steps ago. This method is late acceptance
 hill-climbing (Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of
-Operational Research 258, 2017). The method can leave local optima and needs no temperature::
+Operational Research 258, 2017). The method can escape local optima and needs no temperature
+parameter::
 
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
 
-The compiled code is a hundred times faster than the Python code. Both return the same orders,
-because both use the same random numbers.
+The compiled code is a hundred times faster than the Python code. Both return the same orders
+because they use the same random numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MASK = (1 << 64) - 1
 #: Maximum sum of times, in ticks, that fits in 64 bits in C.
 _MAX_TICKS = 1 << 60
 
-#: The length of orders in ticks (the makespan or the longest window), and the orders themselves.
+#: The length of the orders in ticks (makespan or longest window), and the orders themselves.
 Orders = tuple[int, Codes]
 
 
@@ -69,21 +70,21 @@ def improve_orders(
     :class:`HillClimbing`. Both give the same result.
 
     Args:
-        problem: Times and memory.
-        codes: Complete orders to start from. Orders with a fused backward contain no W.
-        trials: Number of moves to try. With 0, the orders are only timed.
+        problem: The search problem, with times and memory.
+        codes: Complete orders to start from. Orders with fused backwards contain no W.
+        trials: Number of moves to try. If 0, the orders are only timed.
         memory: Length of the history, in steps. New orders are accepted if they are at least as
-            fast as the current orders or the orders this many steps ago. With a longer history, the
-            search covers more orders but needs more trials.
+            fast as the current orders, or as the orders this many steps ago. With a longer history,
+            the search explores more orders but needs more trials.
         rise: Tolerance at the start of the search, in thousandths of the length of ``codes``. The
-            history is initialized with the increased length.
-        seed: Seed of the random numbers.
-        enough: The search stops once the length of the best orders is at most this, in ticks.
+            history is initialized with the length increased by the tolerance.
+        seed: Seed for the random number generator.
+        enough: Length, in ticks. The search stops once the best orders are at most this long.
 
     Returns:
-        The length in ticks of the shortest orders, and these orders. The length is the makespan or
-        the longest window of a device (see ``problem.makespan``). None if ``codes`` deadlock or
-        exceed the memory.
+        The length of the shortest orders in ticks, and the orders themselves. The length is the
+        makespan or the longest window of any device (see ``problem.makespan``). None if ``codes``
+        deadlock or exceed the memory.
     """
     longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
     if longest * 8 * problem.devices > _MAX_TICKS:
@@ -128,8 +129,8 @@ class HillClimbing:
     Attributes:
         code: Codes of the operations of all devices in one list, device by device. An operation is
             identified by its index in this list.
-        offset: Index in ``code`` of the first operation of each device, and the number of
-            operations at the end.
+        offset: Index in ``code`` of each device's first operation, followed by the number of
+            operations.
         device_of: Device of each operation in ``code``.
     """
 
@@ -137,7 +138,7 @@ class HillClimbing:
         """Prepare a search.
 
         Args:
-            problem: Times and memory.
+            problem: The search problem, with times and memory.
             codes: Orders to start from.
         """
         self.problem = problem
@@ -159,17 +160,17 @@ class HillClimbing:
 
         All entries of the history start as ``cost + cost // 1000 * rise``, where ``cost`` is the
         cost of the first orders. On return, :attr:`code` contains the orders that were accepted
-        last, which need not be the shortest ones.
+        last, which are not necessarily the shortest ones.
 
         Args:
             trials: Maximum number of trials.
             memory: Number of entries of the history.
             rise: Initial tolerance, in thousandths of the cost.
-            seed: Seed of the random numbers.
-            enough: The search stops once the best length is at most this, in ticks.
+            seed: Seed for the random number generator.
+            enough: Length, in ticks. The search stops once the best length is at most this.
 
         Returns:
-            The length in ticks and the codes of the orders with the lowest cost, one list per
+            For the orders with the lowest cost: the length in ticks, and one list of codes per
             device. None if the first orders are invalid or deadlock.
         """
         code = self.code
@@ -205,10 +206,10 @@ class HillClimbing:
         """Choose a random move: the index of an operation, and its new index on the same device.
 
         In 7 of 8 cases, the operation is on the critical path. The distance is a random entry of
-        ``_DISTANCES``. A move past the start or end of the order of the device is shortened.
+        ``_DISTANCES``. A move beyond either end of the device's order is shortened.
 
         Args:
-            numbers: Iterator of random numbers. The method takes two numbers.
+            numbers: Iterator over random numbers, from which the method takes two.
             critical: Indices of the operations on the critical path.
         """
         bits, number = next(numbers), next(numbers)
@@ -220,10 +221,10 @@ class HillClimbing:
         return source, max(first, min(last, target))
 
     def is_valid(self, device: int) -> bool:
-        """Return whether the order of a device is valid, without a check for deadlocks.
+        """Return whether a device's order is valid, without checking for deadlocks.
 
         On each virtual stage, the n-th F must come before the n-th B, and the n-th B before the
-        n-th W. The memory of the device must never exceed its limit.
+        n-th W. The device's memory use must never exceed its limit.
         """
         problem = self.problem
         count = [0] * len(problem.lengths)
@@ -247,7 +248,7 @@ class HillClimbing:
         """Time the current orders.
 
         Returns:
-            length: Makespan or longest window of a device, in ticks.
+            length: The makespan, or the longest window of any device, in ticks.
             cost: Number that the search minimizes: ``length * 4 * devices`` plus the sum of the
                 windows of all devices.
             critical: Indices of the operations on the critical path, last operation first.
@@ -302,7 +303,8 @@ class HillClimbing:
             for index in range(reached[device], stop):
                 code = self.code[index]
                 stage, phase = divmod(code, 3)
-                # An F needs the previous stage (-1), and a B needs the next stage (+1).
+                # An F needs a result from the previous stage (-1), and a B needs one from the next
+                # stage (+1).
                 cell, source = stage * m + count[code], 1 if phase else -1
                 ready, waited_for = 0, _UNKNOWN
                 if phase != WEIGHT and 0 <= stage + source < n_stages:
@@ -338,13 +340,13 @@ def _generate_random(seed: int) -> Iterator[int]:
 #: Without the compiled code, this is also the maximum.
 #: Default searches therefore find the same orders with and without it.
 _BUDGET = 4_000_000
-#: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
+#: An eighth of the maximum number of operations in one kind of trial. Most trials fail early.
 _TRIAL_BUDGET = 50_000
-#: Minimum number of operations that are counted for one trial.
+#: Minimum number of operations to count for one trial.
 _MIN_TRIAL_COST = 200
 #: Maximum number of moves from one start: in total, and per operation of the problem.
 _MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
-#: A problem with more operations than this is first solved with fewer microbatches.
+#: A problem that has more operations than this is first solved with fewer microbatches.
 _MANY_OPERATIONS = 10_000
 #: Fraction of a search that is spent on fewer microbatches.
 #: Fraction of the remaining search that is spent on timing the starting orders.
@@ -357,7 +359,7 @@ class _Round(NamedTuple):
     Attributes:
         n_starts: Maximum number of orders to improve.
         fraction: Fraction of the budget that this round may use.
-        min_moves: Minimum number of moves to try per start.
+        min_moves: Minimum number of moves to try for each start.
         memory: Length of the history; see :func:`improve_orders`.
         rise: Initial tolerance in thousandths; see :func:`improve_orders`.
     """
@@ -386,22 +388,22 @@ def find_shortest_orders(
     budget: int = _BUDGET,
     watch: Watch = unwatched,
 ) -> Orders:
-    """Find the shortest orders of a problem.
+    """Find the shortest orders for a problem.
 
-    The starting orders and the rounds of improvement are described at the top of the module.
-    Starting orders that deadlock or exceed the memory are dropped.
+    The module docstring describes the starting orders and the rounds of improvement. Starting
+    orders that deadlock or exceed the memory are dropped.
 
     Args:
-        problem: Times and memory.
-        known: Function that takes a number of microbatches, and returns known orders to start from.
-        enough: The search stops once the length of the best orders is at most this, in ticks.
-        weights: Whether the orders contain W. Otherwise, B is the whole backward.
-        budget: Number of operations to time in the whole search. Without the compiled code, the
+        problem: The search problem, with times and memory.
+        known: Function that takes a number of microbatches and returns known orders to start from.
+        enough: Length, in ticks. The search stops once the best orders are at most this long.
+        weights: Whether the orders contain W. If not, B is the whole backward.
+        budget: Number of operations to time during the whole search. Without the compiled code, the
             maximum is ``_BUDGET``.
         watch: Callback that receives the completed fraction of the search.
 
     Returns:
-        The length in ticks and the codes of the shortest orders.
+        The length of the shortest orders in ticks, and their codes.
     """
     starts = [*known(problem.microbatches), *_run_trials(problem, weights=weights)]
     n_fewer, done = 2 * problem.devices, 0.0
@@ -434,18 +436,18 @@ def _improve_in_rounds(
     done: float,
     watch: Watch,
 ) -> Orders:
-    """Improve the best orders in rounds: first several starts briefly, then fewer starts at length.
+    """Improve the best orders in rounds: first many starts briefly, then fewer starts for longer.
 
     Each round of ``_ROUNDS`` keeps the shortest ``n_starts`` orders and passes each of them to
     :func:`improve_orders`. The moves of a round are divided equally among its starts, within
     ``min_moves`` and ``_MAX_MOVES``. The length of the history is limited to 1/20 of the moves.
 
     Args:
-        problem: Times and memory.
+        problem: The search problem, with times and memory.
         best: Orders to start from, shortest first.
-        enough: The search stops once the length of the best orders is at most this, in ticks.
+        enough: Length, in ticks. The search stops once the best orders are at most this long.
         budget: Number of operations to time in the whole search.
-        done: Fraction of the search that was done before the starts were timed.
+        done: Fraction of the search that was completed before the starts were timed.
         watch: Callback that receives the completed fraction of the search.
 
     Returns:
@@ -468,7 +470,7 @@ def _improve_in_rounds(
                         codes,
                         trials,
                         memory=memory,
-                        # With few trials, the search would not come back from longer orders.
+                        # With few trials, the search would not recover from longer orders.
                         rise=step.rise if memory == step.memory else 0,
                         seed=index + 1,
                         enough=enough,
@@ -486,7 +488,7 @@ def _improve_in_rounds(
 def _build_sequential_orders(problem: Problem) -> Codes:
     """Return orders that start each microbatch only after the previous one has finished.
 
-    No other orders need less memory.
+    No other orders need less memory than these.
     """
     return [
         [
@@ -499,7 +501,7 @@ def _build_sequential_orders(problem: Problem) -> Codes:
 
 
 def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
-    """Return distinct orders sorted by length. None is left out."""
+    """Return distinct orders, sorted by length, dropping None."""
     distinct: list[Orders] = []
     valid = [candidate for candidate in orders if candidate is not None]
     for candidate in sorted(valid, key=lambda candidate: candidate[0]):
@@ -514,11 +516,11 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
     If there are too many trials of one kind for the budget, only every n-th trial is run.
 
     Args:
-        problem: Times and memory.
+        problem: The search problem, with times and memory.
         weights: Whether the orders contain W. Blocks are only tried for orders with W.
 
     Returns:
-        Orders of the trials that were better than all previous trials of the same kind.
+        The orders from each trial that was better than all previous trials of the same kind.
     """
     kinds: list[list[Callable[[int], Trial]]] = [
         [partial(Greedy, problem, policy=policy) for policy in list_policies(problem)]
@@ -546,13 +548,13 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 def repeat_middle(codes: Codes, n_more: int) -> Codes:
     """Extend complete orders to more microbatches by repeating the middle of each order.
 
-    The repeated part is a run of consecutive operations that contains each code exactly once. It is
-    inserted ``n_more`` more times::
+    The repeated part is a sequence of consecutive operations that contains each code exactly once.
+    It is inserted ``n_more`` more times::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
 
-    If several parts of an order qualify, the one closest to the middle is used. On a tie, the first
-    one is used. If no part qualifies, the order stays unchanged.
+    If several parts of an order qualify, the one closest to the middle is used, or the first one in
+    case of a tie. If no part qualifies, the order is left unchanged.
 
     Args:
         codes: Complete orders.

@@ -1,9 +1,10 @@
-"""The input of a schedule search: times, transfers and memory of virtual stages, as integers.
+"""The input to a schedule search: times, transfers and memory of virtual stages, as integers.
 
-The search minimizes either the makespan or the longest window of a device. The window of a device
+The search minimizes either the makespan or the longest window of any device. The window of a device
 is the time from its first start to its last end, so it consists of work and idle time. The amount
-of work is fixed, so the search minimizes the *excess* of a window: its length minus the work of the
-device with the most work. A device with less work may idle for the difference at no cost.
+of work is fixed, so the search minimizes the *excess* of a window, which is its length minus the
+work of the device that has the most work. A device that has less work may idle for the difference
+at no cost.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.plan_memory import ROUNDING
 from bubbleviz.schedules.workload import Workload
 
-#: A time after the end of any schedule.
+#: A time that is later than the end of any schedule.
 NEVER = 1 << 62
 #: Largest activation memory of any virtual stage, in integer units of memory.
 _MEMORY_UNITS = 1 << 40
@@ -26,13 +27,13 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 PHASE_CODES = {Phase.F: FORWARD, Phase.B: BACKWARD, Phase.BW: BACKWARD, Phase.W: WEIGHT}
 
 
-#: Operations of each device in order. An operation has the code ``3 * virtual_stage + phase``.
+#: Operations of each device, in order. The code of an operation is ``3 * virtual_stage + phase``.
 Codes = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement of virtual stages on devices, with the times and memory of the virtual stages.
+    """A placement of virtual stages on devices, and the times and memory of the virtual stages.
 
     Times are in ticks. Memory is in units of 2**-40 of the largest ``activation``.
 
@@ -45,11 +46,11 @@ class Problem:
         activation: Memory that a microbatch occupies from F to B, per virtual stage.
         weight_activation: Memory that a microbatch occupies from B to W, per virtual stage.
         limit: Memory limit of each device.
-        makespan: Whether the windows of all devices begin when the first device begins. Otherwise,
-            the window of each device begins with its first operation.
+        makespan: Whether the windows of all devices begin when the first device begins. If False,
+            each device's window begins with its first operation.
         stages: Virtual stages of each device, in ascending order.
-        max_work: Total duration of the operations on the device with the most work.
-        slack: Difference between ``max_work`` and the work of each device.
+        max_work: Total duration of the operations on the device that has the most work.
+        slack: For each device, the difference between ``max_work`` and its own work.
     """
 
     placement: tuple[int, ...]
@@ -97,7 +98,7 @@ class Problem:
 
     @property
     def max_live(self) -> tuple[int, ...]:
-        """Maximum number of microbatches whose activations fit at once, per virtual stage."""
+        """Maximum number of microbatches whose activations fit in memory, by virtual stage."""
         return tuple(
             self.limit[device] // activation if activation else self.microbatches
             for device, activation in zip(self.placement, self.activation, strict=True)
@@ -105,7 +106,7 @@ class Problem:
 
 
 def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
-    """Convert a workload to the integer times and memory that a search needs.
+    """Convert a workload to the integer times and amounts of memory that a search needs.
 
     The memory limit of a device is increased by the fraction ``ROUNDING``. If there is no limit,
     all microbatches fit in memory.
@@ -116,7 +117,7 @@ def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = T
         makespan: See :class:`Problem`.
 
     Raises:
-        UsageError: The memory of a device is too small for one microbatch.
+        UsageError: A device has too little memory for one microbatch.
     """
     stages = range(workload.virtual_stages)
     backward = workload.fused_ns if fused else workload.backward_ns

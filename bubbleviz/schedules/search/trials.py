@@ -1,8 +1,9 @@
-"""Trials: simulations that let each device choose its next operation whenever it is free.
+"""Trials: simulations in which each device chooses its next operation whenever it is free.
 
 A trial is a discrete-event simulation that produces one order per device (``Trial.run``):
 
-1. Take the earliest event: a device has become free, or an input has arrived for a free device.
+1. Take the earliest event: either a device has become free, or an input has arrived for a free
+   device.
 2. ``choose`` the next operation of the device, or ``WAIT``. A waiting device is asked again when an
    input arrives, or at ``next_arrival``.
 3. ``_start`` the operation: advance the clock of the device, account for its memory, and schedule
@@ -13,11 +14,11 @@ A trial is a discrete-event simulation that produces one order per device (``Tri
             └─────────> WAIT ──until an input arrives or next_arrival──> choose again
 
 4. The trial fails as soon as the excess of any device (see :mod:`.problem`) reaches the target,
-   which is the best excess so far. A deadlock of the devices also makes the trial fail.
+   which is the best excess so far. The trial also fails if the devices deadlock.
 
 The two kinds of trials differ in ``choose``. A :class:`Greedy` device runs a B if it can, else an
-F, else a W. A :class:`Squeezed` device repeats a building block of a V schedule, but fills its
-start and end with whatever can run.
+F, else a W. A :class:`Squeezed` device repeats a building block of a V schedule, but fills the
+start and the end with whatever can run.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Trial(ABC):
     """The state of one simulation; subclasses choose the next operation.
 
     Attributes:
-        excess: Largest excess of any device at the end, in ticks. Set by :meth:`run`.
-        codes: Operations that each device has run, in order.
+        excess: Largest excess of any device at the end, in ticks, as set by :meth:`run`.
+        codes: Operations that each device has run so far, in order.
         f_in: Arrival times of the inputs of F, per virtual stage.
         b_in: Arrival times of the inputs of B, per virtual stage.
         f_done: Number of F that have run, per virtual stage.
@@ -58,10 +59,10 @@ class Trial(ABC):
         memory_used: Memory in use on each device.
         excess_of: Excess of each device so far.
         forwards_left: Number of F that each device still has to run.
-        pending_weights: Virtual stages whose B has run but whose W has not, per device, oldest
-            first.
-        next_arrival: Time of the next known arrival of an input for the device that chose last, or
-            ``NEVER``.
+        pending_weights: For each device, the virtual stages whose B has run but whose W has not,
+            oldest first.
+        next_arrival: Time at which the next input is known to arrive for the device that chose
+            last, or ``NEVER``.
     """
 
     excess: int
@@ -70,10 +71,10 @@ class Trial(ABC):
         """Prepare a trial.
 
         Args:
-            problem: Times and memory.
+            problem: The search problem, with times and memory.
             target: Excess, in ticks, at which the trial fails.
             patience: Maximum time that a device waits for a known arrival instead of running a W,
-                as a multiple of the duration of this W.
+                as a multiple of the W's duration.
         """
         n_stages, n_devices = len(problem.placement), problem.devices
         self.problem, self.target = problem, target
@@ -95,11 +96,12 @@ class Trial(ABC):
         """Choose the next operation of a free device.
 
         Args:
-            device: Device that is free.
+            device: The device that is free.
             now: Current time, in ticks.
 
         Returns:
-            Code of an operation that can run now, or ``WAIT``. Sets ``next_arrival``.
+            Code of an operation that can run now, or ``WAIT``. The method also sets
+            ``next_arrival``.
         """
 
     def should_wait(self, device: int, now: int, stage: int) -> bool:
@@ -109,7 +111,7 @@ class Trial(ABC):
         excess stays below ``target``. The excess of a device is its idle time minus its slack.
 
         Args:
-            device: Device that is free.
+            device: The device that is free.
             now: Current time.
             stage: Virtual stage of the W.
         """
@@ -140,8 +142,8 @@ class Trial(ABC):
         """Run all operations, and set ``excess``.
 
         Returns:
-            This trial, or None if it failed: the excess of a device reached the target, or the
-            devices deadlocked.
+            This trial, or None if it failed because the excess of a device reached the target or
+            the devices deadlocked.
         """
         free_at, events, n_done = self.free_at, self._events, 0
         while events:
@@ -164,7 +166,7 @@ class Trial(ABC):
         """Run an operation on a device and schedule the arrival of its result.
 
         Args:
-            device: Device that is free.
+            device: The device that is free.
             code: Code of the operation.
             now: Start time, in ticks.
 
@@ -206,7 +208,7 @@ class Trial(ABC):
         return True
 
     def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
-        """Record the arrival of an input, and schedule an event for the device that gets it."""
+        """Record the arrival of an input, and schedule an event for the receiving device."""
         inputs[stage].append(arrival)
         device = self.problem.placement[stage]
         heappush(self._events, (max(arrival, self.free_at[device]), device))
@@ -221,14 +223,14 @@ Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
 class Greedy(Trial):
-    """Runs a B if possible, else an F, else a W, as modified by a policy.
+    """Runs a B if possible, else an F, else a W, with modifications that a policy defines.
 
     A forward starts only if enough memory is left for the later chunks of its device. The oldest
-    microbatch can then always finish and release its memory, so there is no deadlock.
+    microbatch can therefore always finish and release its memory, so there is no deadlock.
 
     Attributes:
-        max_memory: For each virtual stage, an F may only start if the memory in use on the device
-            is at most this.
+        max_memory: For each virtual stage, the maximum memory in use on the device at which an F
+            may start.
     """
 
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
@@ -254,8 +256,8 @@ class Greedy(Trial):
     def _choose_backward(self, device: int, now: int) -> int:
         """Return the code of a B whose input has arrived, or ``WAIT``.
 
-        If several virtual stages of the device can run a B, the first one wins. ``next_arrival`` is
-        lowered to the time of the next arrival if it is known.
+        If several virtual stages of the device can run a B, the first one is chosen.
+        ``next_arrival`` is lowered to the time of the next arrival if it is known.
         """
         for stage in self.problem.stages[device]:
             index, inputs = self.b_done[stage], self.b_in[stage]
@@ -266,7 +268,7 @@ class Greedy(Trial):
         return WAIT
 
     def _choose_forward(self, device: int, now: int) -> int:
-        """Return the code of the F of the last virtual stage that can start one, or ``WAIT``.
+        """Return the code of the F on the last virtual stage that can start one, or ``WAIT``.
 
         A virtual stage can start an F if its input has arrived and its memory and its cap allow
         it. If only the input is missing and is known to arrive later, ``next_arrival`` is lowered
@@ -288,7 +290,7 @@ class Greedy(Trial):
         The result is ``WAIT`` if no W is pending, or if the device should wait for the next arrival
         instead (:meth:`should_wait`). A lazy device also waits if all of these conditions hold:
 
-        - It has forwards left, and the time of the next arrival is known.
+        - It has forwards left, and it is known when the next input arrives.
         - It has memory for another activation.
         - Its excess would stay below the target.
         """
@@ -322,12 +324,12 @@ def list_policies(problem: Problem) -> Iterator[Policy]:
 def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield limits on the number of microbatches between F and B, for one chunk per device.
 
-    The limits (caps) are, in this order:
+    The limits (caps) are yielded in this order:
 
     1. The caps of ZB-H1 and then of ZB-H2, with 0 to 3 more microbatches.
     2. Caps that keep a stage busy until its first gradient arrives: the time until then divided by
       the time of F, rounded down and then up, plus -1 to 2.
-    3. The number of microbatches that fit in memory. No other cap exceeds it.
+    3. The number of microbatches that fit in memory, which no other cap exceeds.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
@@ -350,7 +352,7 @@ def _limit_caps(caps: list[int], max_live: tuple[int, ...]) -> tuple[int, ...]:
 def _measure_absence(problem: Problem) -> list[int]:
     """Return the time from the first F to the arrival of the first gradient, for each stage.
 
-    The time is counted from the start of this F, assuming that the first microbatch never waits.
+    The time is measured from the start of the F, assuming that the first microbatch never waits.
     """
     lengths, p = problem.lengths, problem.devices
     forward_end = sum(lengths[FORWARD::3]) + sum(problem.down)
@@ -377,19 +379,20 @@ def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
             yield _limit_caps(caps, max_live)
 
 
-#: How a block is squeezed: (patience, pause). For patience, see :class:`Trial`.
-#: Before its first B, a device prefers an input of its second chunk to another microbatch.
-#: The device waits for this input if it arrives within the pause, a multiple of the time of F.
+#: How a block is squeezed: (patience, pause). For patience, see :class:`Trial`. Before its first B,
+#: a device prefers an input of its second chunk to another microbatch. The device waits for this
+#: input if it arrives within the pause, which is a multiple of the time of F.
 MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
 
 class Squeezed(Trial):
-    """Runs repeated blocks in their order, except at the start and at the end.
+    """Runs repeated blocks in order, except at the start and at the end.
 
     - Until the first B of chunk 0, a device runs the forwards that come before this B in the block,
       as soon as their inputs arrive.
     - While forwards are left, a device runs strictly in the order of the block, including W.
-    - Without forwards, a device runs backwards as soon as their inputs arrive, and W in between.
+    - When no forwards are left, a device runs backwards as soon as their inputs arrive, and Ws in
+      between.
     """
 
     def __init__(
@@ -446,12 +449,12 @@ class Squeezed(Trial):
     def _choose_by_arrival(self, device: int, now: int) -> int:
         """Return an operation whose input has arrived, or a W or ``WAIT`` if there is none.
 
-        - A B is preferred to an F. Among several B, the one with the latest slot wins. Among
-          several F, the last chunk wins.
+        - A B is preferred to an F. Among several Bs, the one with the latest slot is chosen. Among
+          several Fs, the one of the last chunk is chosen.
         - Only an F whose slot is before the first B of chunk 0 in the block can run.
         - If neither F nor B can run, the result is a pending W or ``WAIT``.
-        - A device waits instead of starting a microbatch if another input arrives within the pause,
-          unless the wait would make the trial fail.
+        - Instead of starting a microbatch, a device waits if another input arrives within the
+          pause, unless the wait would make the trial fail.
         """
         stages = self.problem.stages[device]
         ready = []
@@ -482,7 +485,7 @@ class Squeezed(Trial):
         """Return the code of the W of a virtual stage, or ``WAIT`` if the next input comes soon.
 
         Args:
-            device: Device that is free.
+            device: The device that is free.
             now: Current time.
             stage: Virtual stage whose W is pending, or ``WAIT`` if there is none.
         """
