@@ -1,4 +1,4 @@
-"""Busy times: how ranks used every nanosecond of their windows, and how long kernels ran."""
+"""Busy times: how ranks spent every nanosecond of their windows, and how long kernels ran."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 
-#: Uses of the time in a window. Their times add up to the length of the window.
+#: The uses of the time in a window. Their times add up to the window length.
 USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
 
 
 def measure_use(
     part: RankSlice, windows: Mapping[str, Windows]
 ) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
-    """Measure how the ranks of a slice used the time in their windows.
+    """Measure how the ranks in a slice spent the time in their windows.
 
     Every instant of a window is assigned to the first use in this list that covers it::
 
@@ -35,20 +35,20 @@ def measure_use(
         window                    ├──────────────────────┤   the rest is bubble
 
     Args:
-        part: Consecutive ranks of the run, with their operations.
+        part: Consecutive ranks of the run, along with their operations.
         windows: Windows of all ranks, keyed by ratio name.
 
     Returns:
-        Times in ns, with these keys:
+        Times in ns, under these keys:
 
-        - ``(ratio, use)``: Time of a use from :data:`USES` in the windows of a ratio, shape
+        - ``(ratio, use)``: Time spent on a use from :data:`USES` in the windows of a ratio, shape
           (iterations, ranks).
         - ``("", "phase_ns")``: Busy time of each phase in ``COMPUTE``, shape
           (iterations, ranks, phases).
-        - ``("", "compute_ns")``: Busy time of F, B, W, BW, R and FB together, shape
-          (iterations, ranks).
+        - ``("", "compute_ns")``: Combined busy time of F, B, W, BW, R and FB, shape (iterations,
+          ranks).
 
-        Busy times count overlaps once.
+        Busy times count overlaps only once.
     """
     n_ranks = part.shape[1]
     compute = _select_compute(part)
@@ -74,13 +74,13 @@ def measure_use(
 def _measure_rank_cover(
     part: RankSlice, compute: intervals.GroupIntervals, low: Ints, high: Ints
 ) -> tuple[Ints, Ints]:
-    """Measure how much of each window is covered by the rank's compute in any iteration, in ns.
+    """Measure, in ns, how much of each window is covered by the rank's compute in any iteration.
 
     Args:
-        part: Consecutive ranks of the run, with their operations.
+        part: Consecutive ranks of the run, along with their operations.
         compute: Rank, start and end of disjoint intervals in which compute operations were busy.
-        low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, with the same shape.
+        low: Window starts, shape (ratios, iterations, ranks).
+        high: Window ends, with the same shape.
 
     Returns:
         attributed: Time covered by ``compute``.
@@ -96,19 +96,19 @@ def _measure_rank_cover(
 def _subtract_covered_times(
     ratios: Sequence[str], covered_ns: Sequence[Ints], window_ns: Ints
 ) -> dict[tuple[str, str], Ints]:
-    """Compute the time of each use from the times covered by nested sets of intervals.
+    """Compute the time spent on each use from the times covered by nested sets of intervals.
 
-    Each set contains the previous one, so the time of a use is
-    ``covered_ns[use] - covered_ns[use - 1]``. The last use (bubble) is the rest of the window.
+    Each set contains the previous one, so the time spent on a use is ``covered_ns[use] -
+    covered_ns[use - 1]``. The last use (bubble) gets the rest of the window.
 
     Args:
         ratios: Names of the ratios.
         covered_ns: For each use except the last, the part of each window that the set covers, shape
             (ratios, iterations, ranks).
-        window_ns: Length of each window, with the same shape.
+        window_ns: Window lengths, with the same shape.
 
     Returns:
-        Time of each use in ns, shape (iterations, ranks), keyed by (ratio, use).
+        Time spent on each use in ns, shape (iterations, ranks), keyed by (ratio, use).
     """
     times: dict[tuple[str, str], Ints] = {}
     parts_ns = np.diff([np.zeros_like(window_ns), *covered_ns, window_ns], axis=0)
@@ -123,7 +123,7 @@ class _Compute(Table):
 
     Attributes:
         rank: Rank within the slice.
-        iteration: Iteration of the operation, or -1 if it belongs to none.
+        iteration: Iteration to which the operation belongs, or -1 if there is none.
         phase: Phase of the operation.
         start_ns: Start of the interval.
         end_ns: End of the interval.
@@ -137,7 +137,7 @@ class _Compute(Table):
 
 
 def _select_compute(part: RankSlice) -> _Compute:
-    """Return the busy intervals of the compute operations of a slice."""
+    """Return the busy intervals of a slice's compute operations."""
     operations, busy = part.operations, part.busy
     rank, iteration, phase = operations.rank, operations.iteration, operations.phase
     # Most operations have exactly one busy interval.
@@ -149,12 +149,12 @@ def _select_compute(part: RankSlice) -> _Compute:
 
 
 def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each window is covered by intervals of its iteration and rank, in ns.
+    """Measure, in ns, how much of each window is covered by intervals of its iteration and rank.
 
     Args:
         sets: Cell (``iteration * n_ranks + rank``), start and end of disjoint intervals.
-        low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, with the same shape.
+        low: Window starts, shape (ratios, iterations, ranks).
+        high: Window ends, with the same shape.
     """
     shape = low.shape[1:]
     cells = np.broadcast_to(np.arange(prod(shape)).reshape(shape), low.shape)
@@ -162,12 +162,12 @@ def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> I
 
 
 def _measure_by_rank(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each window is covered by intervals of its rank in any iteration, in ns.
+    """Measure, in ns, how much of each window is covered by intervals of its rank in any iteration.
 
     Args:
         sets: Rank, start and end of disjoint intervals.
-        low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, with the same shape.
+        low: Window starts, shape (ratios, iterations, ranks).
+        high: Window ends, with the same shape.
     """
     ranks = np.broadcast_to(np.arange(low.shape[2]), low.shape)
     return intervals.measure_windows(sets, low.shape[2], ranks, low, high)
@@ -176,12 +176,12 @@ def _measure_by_rank(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> I
 def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> Ints:
     """Measure the busy time of each phase in ``COMPUTE``, shape (iterations, ranks, phases).
 
-    Overlapping intervals of a phase are counted once.
+    Overlapping intervals of a phase are counted only once.
 
     Args:
         compute: Busy intervals of compute operations in iterations.
         cell: Cell (``iteration * n_ranks + rank``) of each interval.
-        shape: Number of iterations and number of ranks.
+        shape: Number of iterations, and number of ranks.
     """
     index_of_phase = scatter(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
     group = cell * len(COMPUTE) + index_of_phase[compute.phase]
@@ -191,12 +191,12 @@ def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> In
 
 
 def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[Ints, Ints]:
-    """Return the window starts and ends of a slice, shape (ratios, iterations, ranks).
+    """Return a slice's window starts and ends, shape (ratios, iterations, ranks).
 
     Unknown windows are replaced by empty ones.
 
     Args:
-        part: Consecutive ranks of the run, with their operations.
+        part: Consecutive ranks of the run, along with their operations.
         windows: Windows of all ranks, keyed by ratio name.
     """
     of_slice = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
@@ -209,11 +209,11 @@ def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[I
 def _add_intervals(
     sets: intervals.GroupIntervals, added: RankIntervals, n_ranks: int
 ) -> intervals.GroupIntervals:
-    """Add intervals to the disjoint intervals of each rank, and return the union.
+    """Add intervals to each rank's disjoint intervals, and return the union.
 
     Args:
         sets: Rank, start and end of disjoint intervals.
-        added: Further intervals of ranks.
+        added: Additional intervals of ranks.
         n_ranks: Number of ranks.
     """
     columns = added.rank, added.start_ns, added.end_ns
@@ -222,10 +222,10 @@ def _add_intervals(
 
 
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Sum a measured time over the intervals inside each window.
+    """Sum a measured time over the intervals in each window.
 
     If only a fraction of an interval is inside a window, the same fraction of its measured time is
-    added. No interval is cut by the first start or the last end of an iteration.
+    added. No interval is cut by an iteration's first start or last end.
 
     Args:
         times: Intervals of ranks with measured times.
@@ -234,7 +234,7 @@ def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, hig
         high_ns: End of each window, shape (windows, ranks). An end must not be before its start.
 
     Returns:
-        Sum for each window in ns, shape (windows, ranks).
+        Sum for each window, in ns, shape (windows, ranks).
     """
     sets, n_ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
     cover = intervals.GroupCover(sets, n_ranks, time_ns)

@@ -1,7 +1,7 @@
-"""Completeness: the kind of each iteration, whether the capture cut it, and what each rank lacks.
+"""Completeness: each iteration's kind, whether the capture cut it off, and what each rank lacks.
 
 Tables have the shape (iterations, ranks). A cell is one iteration of one rank. In this module,
-cells are numbered ``rank * iterations + iteration``, which is the order of the operations.
+cells are numbered ``rank * iterations + iteration``, which matches the order of the operations.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ BACKWARDS = (Phase.B, Phase.BW)
 #: 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
-#: Work that a rank may lack for a bubble ratio. The index is the code. Code 0 means nothing.
+#: Work that a rank may lack for a bubble ratio. The index is the code. Code 0 means that nothing is
+#: missing.
 LACKS = (None, "no F with GPU work", "no backward with GPU work")
 
 
 @dataclass(frozen=True)
 class IterationStatuses:
-    """Kind and completeness of iterations. Columns have the shape (iterations,) unless noted.
+    """The kind and completeness of iterations. Columns have the shape (iterations,) unless noted.
 
     Attributes:
         kind: ``"training"``, ``"evaluation"`` or ``"inference"``. An iteration without backwards is
             ``"inference"`` if no iteration of the run trains.
         complete: Whether the capture contains the whole iteration.
         stepped: Whether every rank that usually runs an Optimizer ran it to the end.
-        ranks_missing: Whether any rank is missing that takes part in other training iterations.
+        ranks_missing: Whether any rank that takes part in other training iterations is missing.
         microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
         missing: Work that each rank lacks for a ratio, as an index into :data:`LACKS`, shape
             (iterations, ranks).
-        unmatched: Whether an F has no B although its rank continued, so that the end of the capture
+        unmatched: Whether an F has no B even though its rank continued, so the end of the capture
             does not explain the missing B.
         is_uniform: Whether all ranks ran the same microbatches, and every backward has its F.
         idle: Mask of the ranks that had no forward or backward to run in a training iteration,
@@ -71,21 +72,21 @@ class Evidence:
 
     Attributes:
         present: Whether the rank takes part in the iteration.
-        microbatches: Number of distinct microbatches whose forward the rank ran, or -1 if any name
-            of a forward contains no microbatch.
+        microbatches: Number of distinct microbatches whose forward the rank ran, or -1 if the name
+            of any forward contains no microbatch.
         ran: Hash of this set of microbatches. Equal hashes mean equal sets.
         starts_regularly: Whether the first forward or backward is the F of the smallest microbatch,
             and each F comes before its backward.
         closed: Whether ``starts_regularly`` is False, but every backward has its F, and the first
             Optimizer comes after the last forward.
         settled: Whether every F has its B, and every B that needs a W has one.
-        cut: Whether the end of the capture cut an operation whose phase is in ``WORK``.
+        cut: Whether the end of the capture cut off an operation whose phase is in ``WORK``.
         lacks: Work that the rank lacks for a ratio, as an index into :data:`LACKS`.
         backward: Whether the rank ran a B, W, BW, R or FB.
         optimizer: Whether the rank ran an Optimizer.
-        step_cut: Whether the end of the capture cut an Optimizer.
-        without_forward: Number of passes that have a backward, or a W with a microbatch, but no F
-            before it.
+        step_cut: Whether the end of the capture cut off an Optimizer.
+        without_forward: Number of passes with a backward, or with a W that has a microbatch, but
+            without a preceding F.
     """
 
     present: Bools
@@ -103,31 +104,32 @@ class Evidence:
 
     @property
     def has_beginning(self) -> Bools:
-        """Whether the capture contains the start of the rank's part of the iteration.
+        """Whether the capture contains the beginning of the rank's part of the iteration.
 
         The part must meet one of these conditions:
 
         - The rank starts with the F of the smallest microbatch (``starts_regularly``).
         - The part is ``closed``, and an earlier iteration of the rank contains an Optimizer.
-        - The part is ``closed``, and no cell has more microbatches. If the capture had cut only a
-          forward, the part would not be closed. If it had cut complete passes, microbatches would
-          be missing.
+        - The part is ``closed``, and no cell has more microbatches. If the capture had cut off only
+          a forward, the part would not be closed. If it had cut off complete passes, microbatches
+          would be missing.
 
-        Without Optimizers, a repeated forward ends an iteration. The rest of a cut iteration may
-        then be merged with the start of the next iteration::
+        Without Optimizers, a repeated forward ends an iteration. The remainder of a cut iteration
+        may then be merged with the start of the next iteration::
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        The backwards of cut forwards then have no F. Names may also leave out forwards, but they do
-        so in every iteration, while the capture cuts only the first iteration. Therefore, up to the
-        first Optimizer of a rank, ``without_forward`` must not exceed the rank's second largest
-        value. Only iterations with a backward that meet a condition above are compared.
+        The backwards of forwards that were cut off then have no F. Names may also leave out
+        forwards, but they do so in every iteration, whereas the capture cuts only the first
+        iteration. Therefore, up to the first Optimizer of a rank, ``without_forward`` must not
+        exceed the rank's second largest value. Only iterations with a backward that meet a
+        condition above are compared.
         """
         has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
         has_stepped = _mask_later(self.optimizer)
         is_regular = self.starts_regularly | (self.closed & (has_stepped | has_maximum))
         n_lacking = np.where(is_regular & self.backward, self.without_forward, 0)
-        # At least two iterations reach the second largest number.
+        # At least two iterations have the second largest number or more.
         usual = np.sort(n_lacking, axis=0)[-2] if len(n_lacking) > 1 else 0
         return np.asarray(is_regular & (has_stepped | (self.without_forward <= usual)), bool)
 
@@ -144,32 +146,32 @@ def _mask_later(flags: Bools) -> Bools:
 
 
 def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
-    """Return a mask of the ranks that had nothing to run in an iteration.
+    """Return a mask of the ranks that had nothing to run in each iteration.
 
     A vision encoder, for example, has no forward in a step that contains only text samples. A rank
-    that works in other iterations is idle only if it is certain that the capture did not cut its
-    work. This is certain in two cases:
+    that works in other iterations is idle only if it is certain that the capture did not cut off
+    its work. This is certain in two cases:
 
     - The recording of the rank covers the iteration (``is_recorded``).
-    - The rank works before and after the iteration, and all iterations from its last working
-      iteration before to its first working iteration after are complete.
+    - The rank works before and after the iteration, and all iterations from its nearest earlier
+      working iteration to its nearest later one are complete.
 
     ::
 
         stage 0   F0 B0                Optimizer   F0 B0     idle in the second iteration
         stage 1   F0 B0   F0 B0        Optimizer   F0 B0
 
-    An iteration is complete if the capture cut no rank in it, and all missing ranks are idle. This
-    depends on the result, so candidates are removed from the mask until nothing changes.
+    An iteration is complete if the capture cut off no rank in it and all missing ranks are idle.
+    Because this depends on the result, candidates are removed from the mask until nothing changes.
 
     Args:
         present: Mask of the ranks that work in each iteration, shape (iterations, ranks). All
             iterations are training iterations.
-        is_whole: Mask of the iterations in which the capture cut no rank that works, shape
+        is_whole: Mask of the iterations in which the capture cut off no working rank, shape
             (iterations,).
         can_idle: Mask of the ranks that may have had nothing to run, shape (iterations, ranks).
         is_recorded: Mask of the ranks whose recording starts before the iteration and contains the
-            Optimizer of the iteration, shape (iterations, ranks).
+            iteration's Optimizer, shape (iterations, ranks).
 
     Returns:
         Mask of the idle ranks, shape (iterations, ranks).
@@ -190,7 +192,7 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
 
 
 def _find_surrounding_iterations(present: Bools) -> tuple[Bools, Ints, Ints]:
-    """Find the nearest working iterations of each rank before and after each iteration.
+    """Find each rank's nearest working iterations before and after each iteration.
 
     Args:
         present: Mask of the ranks that work in each iteration, shape (iterations, ranks).
@@ -218,7 +220,7 @@ def classify_iterations(
     inference. Otherwise, the rules of :func:`_classify_training` apply.
 
     Args:
-        ran: Evidence on what each rank ran in each iteration.
+        ran: Evidence of what each rank ran in each iteration.
         phase: Phase of each operation in the run.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
@@ -255,8 +257,8 @@ def classify_iterations(
 def _find_complete_inference(ran: Evidence) -> Bools:
     """Return a mask of the complete iterations of a forward-only run.
 
-    An iteration is complete if all ranks of the run take part and ran the same microbatches, and if
-    the end of the capture cut none of its operations. If the run has a single iteration, it is
+    An iteration is complete if all ranks in the run take part and ran the same microbatches, and if
+    the end of the capture cut off none of its operations. If the run has only one iteration, it is
     always complete, because it represents the whole recording.
     """
     all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
@@ -271,15 +273,15 @@ def _classify_training(
 
     An iteration without a backward is an evaluation. The exception is the last iteration of a run
     with backwards, if ranks are missing or the ranks did not run the same microbatches. In this
-    case, the kind is training, because the capture may have cut a training iteration.
+    case, the kind is training, because the capture may have cut off a training iteration.
 
     - An iteration with backwards is complete if all ranks take part or are idle, and if the part of
       each rank is whole (``is_whole``).
     - An iteration without backwards is complete if all ranks take part and ran the same
-      microbatches, and if the capture cut no forward at its start or end.
+      microbatches, and if the capture cut off no forward at its start or end.
 
     Args:
-        ran: Evidence on what each rank ran in each iteration.
+        ran: Evidence of what each rank ran in each iteration.
         trains: Mask of the iterations that contain a backward.
         is_whole: Mask of the cells that the capture contains completely; see
             :func:`_find_whole_parts`.
@@ -294,7 +296,7 @@ def _classify_training(
     is_last = np.arange(len(trains)) == len(trains) - 1
     is_evaluation = ~trains & (all_ran | ~is_last | ~trains.any())
     kind = np.where(is_evaluation, EVALUATION, TRAINING)
-    # The capture may have cut the first forwards of a rank.
+    # The capture may have cut off a rank's first forwards.
     has_start = ran.starts_regularly | _mask_later(ran.present)
     all_forwards = ((~ran.cut & has_start) | ~ran.present).all(axis=1)
     complete = np.where(trains, all_present & is_whole.all(axis=1), all_ran & all_forwards)
@@ -304,7 +306,7 @@ def _classify_training(
 def _mask_uniform_iterations(ran: Evidence) -> Bools:
     """Return a mask of the iterations in which all present ranks ran the same microbatches.
 
-    Iterations without ranks are not in the mask.
+    Iterations without ranks are excluded from the mask.
     """
     lowest = np.iinfo(np.int64).min
     largest = np.where(ran.present, ran.ran, lowest).max(axis=1, initial=NONE)
@@ -318,12 +320,12 @@ def _find_whole_parts(ran: Evidence) -> Bools:
     A cell is complete if all of these conditions hold:
 
     - The capture contains its start (:attr:`Evidence.has_beginning`).
-    - The end of the capture cut no operation.
+    - The end of the capture cut off no operation.
     - Every F has its B, and every B has its W. If no range marks a backward of the rank in any
-      iteration (inner stages of DeepSpeed), an Optimizer or a later iteration must show instead
-      that the iteration ended.
+      iteration (as on DeepSpeed's inner stages), an Optimizer or a later iteration must instead
+      show that the iteration ended.
 
-    Cells of ranks that are not present are in the mask.
+    Cells of ranks that are not present are included in the mask.
     """
     has_ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
     is_whole = ran.has_beginning & ~ran.cut & (ran.settled | has_ended)
@@ -339,7 +341,7 @@ def _find_idle_in_training(
     the mask is all False.
 
     Args:
-        ran: Evidence on what each rank ran in each iteration.
+        ran: Evidence of what each rank ran in each iteration.
         trains: Mask of the training iterations.
         is_whole: Mask of the cells that the capture contains completely; see
             :func:`_find_whole_parts`.
@@ -355,13 +357,13 @@ def _find_idle_in_training(
 
 
 def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
-    """Return a mask of the cells whose Optimizer ran to its end or was not expected to run.
+    """Return a mask of the cells whose Optimizer either ran to its end or was not expected to run.
 
-    The Optimizer of a rank is expected if it runs in more than half of the training iterations in
-    which the rank takes part. Cells of ranks that are not present are in the mask.
+    A rank's Optimizer is expected if it runs in more than half of the training iterations in which
+    the rank takes part. Cells of ranks that are not present are included in the mask.
 
     Args:
-        ran: Evidence on what each rank ran in each iteration.
+        ran: Evidence of what each rank ran in each iteration.
         trains: Mask of the training iterations.
     """
     n_steps = (ran.optimizer & ran.present)[trains].sum(axis=0)
@@ -371,7 +373,7 @@ def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
 
 
 def collect_evidence(operations: Operations, present: Bools) -> Evidence:
-    """Collect the evidence on what ranks ran in iterations.
+    """Collect the evidence of what each rank ran in each iteration.
 
     Operations of ranks that are not present in their iteration are ignored.
 
@@ -383,11 +385,11 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     first_of_cell = find_run_starts(cell)
 
     def to_table(column: Ints | Bools) -> Any:
-        """Reshape a column with one entry per cell to a table, shape (iterations, ranks)."""
+        """Reshape a column with one entry per cell into a table of shape (iterations, ranks)."""
         return column.reshape(present.shape[::-1]).T
 
     def mask_any(is_flagged: Bools) -> Bools:
-        """Return a mask of the cells with any flagged operation, shape (iterations, ranks)."""
+        """Return a mask of the cells with any flagged operations, shape (iterations, ranks)."""
         has_any = np.zeros(present.size, bool)
         if is_flagged.any():
             has_any[cell[first_of_cell]] = np.logical_or.reduceat(is_flagged, first_of_cell)
@@ -405,7 +407,7 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     closed = ~starts_regularly & (without_forward == 0)
     if closed.any():
         closed &= _find_with_final_step(cell, is_forward, is_optimizer, present.size)
-    # A stage whose input needs no gradient runs its whole backward in W.
+    # A stage whose input needs no gradient runs its entire backward in W.
     has_gradient = mask_any(has_span & mask_phases(phase, (*_GRADIENT, Phase.W)))
     return Evidence(
         present=present,
@@ -433,15 +435,15 @@ def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, I
         present: Mask of the ranks that take part in each iteration, shape (iterations, ranks).
 
     Returns:
-        operations: The sorted operations of present cells.
-        cell: Cell of each of these operations.
+        operations: The sorted operations from present cells.
+        cell: Cell to which each of these operations belongs.
     """
     cell = operations.rank * len(present) + operations.iteration
     if operations.iteration.min(initial=0) < 0 or not present.all():
         rows = np.flatnonzero(operations.iteration >= 0)
         rows = rows[present.T.reshape(-1)[cell[rows]]]
         operations, cell = operations.take(rows), cell[rows]
-    # Usually, the order of starts on the device is also the order on the host.
+    # Usually, operations start on the device in the same order as on the host.
     host_ns = operations.host_start_ns
     is_same_cell = cell[1:] == cell[:-1]
     is_in_order = (cell[1:] > cell[:-1]) | (is_same_cell & (host_ns[1:] >= host_ns[:-1]))
@@ -456,7 +458,7 @@ def _find_with_final_step(
 ) -> Bools:
     """Return a mask of the cells whose first Optimizer comes after their last forward.
 
-    Cells without an Optimizer are not in the mask.
+    Cells without an Optimizer are excluded from the mask.
 
     Args:
         cell: Cell of each operation, ascending. Operations of a cell are sorted by host start.
@@ -471,7 +473,7 @@ def _find_with_final_step(
 
 
 def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Ints, Ints]:
-    """Count the distinct microbatches of each cell, and hash the set of microbatches.
+    """Count the distinct microbatches in each cell, and hash the set of microbatches.
 
     Args:
         microbatch: Microbatch of each forward, or -1 if unknown.
@@ -479,7 +481,7 @@ def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Int
         n_cells: Number of cells.
 
     Returns:
-        count: Number of distinct microbatches of each cell, or -1 if one of them is unknown.
+        count: Number of distinct microbatches in each cell, or -1 if one of them is unknown.
         ran: Sum of the microbatch hashes in each cell. Equal sums mean equal sets.
     """
     cell, microbatch = find_distinct_rows(cell, microbatch)
@@ -494,7 +496,7 @@ def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Int
 
 
 def join_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """Join the evidence of all slices of a run along the ranks."""
+    """Join the evidence from all slices of a run along the rank axis."""
     return Evidence(*join_ranks([vars(part) for part in parts]))
 
 
@@ -502,7 +504,7 @@ def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bo
     """Return a mask of the cells whose first pass is the F of the smallest microbatch.
 
     Forwards and backwards without a microbatch are ignored. A cell without any other forward or
-    backward is in the mask.
+    backward is included in the mask.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -523,7 +525,7 @@ def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bo
 
 @dataclass(frozen=True)
 class _Passes:
-    """Passes. A pass is the F, B and W with the same cell, microbatch, chunk and sequence.
+    """Passes. A pass consists of the F, B and W with the same cell, microbatch, chunk and sequence.
 
     Attributes:
         cell: Cell of each pass.
@@ -540,12 +542,12 @@ class _Passes:
 
 @dataclass(frozen=True)
 class _Unpaired:
-    """Operations without their counterpart.
+    """Operations that lack their counterpart.
 
     Attributes:
         is_unsettled: Mask of the operations that are an F without its B, or a B without its W.
-        cell_without_forward: Cells of the passes that have a backward, or a W with a microbatch,
-            but no F before it. A cell occurs once per pass.
+        cell_without_forward: Cells of the passes with a backward, or with a W that has a
+            microbatch, but without a preceding F. A cell occurs once per pass.
         cell_with_late_forward: Cells of the passes whose F comes after their backward.
     """
 
@@ -557,7 +559,7 @@ class _Unpaired:
 def _group_passes(operations: Operations, cell: Ints) -> _Passes:
     """Group operations by cell, microbatch, chunk and sequence.
 
-    An FB belongs to two passes: the pass of its first microbatch and the pass of its second one.
+    An FB belongs to two passes: one for its first microbatch and one for its second.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -611,7 +613,7 @@ def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bo
 
 
 def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Ints, Ints]:
-    """Find the rows of the first and last backward of each pass.
+    """Find the rows of each pass's first and last backward.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -628,10 +630,10 @@ def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Int
 
 
 def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:
-    """Find the passes that have a W with their microbatch, and the B operations that lack a W.
+    """Find the passes that have a W with their microbatch, and the B operations without a W.
 
-    A W with a microbatch completes the B of its pass. A W without a microbatch completes all B of
-    its cell and chunk. A W without a microbatch and a chunk completes all B of its cell.
+    A W with a microbatch completes the B of its pass. A W without a microbatch completes every B of
+    its cell and chunk. A W without a microbatch or chunk completes every B of its cell.
 
     Args:
         operations: Operations, sorted by (cell, host start).

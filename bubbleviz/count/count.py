@@ -26,34 +26,35 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.window import Window
 
-#: Maximum time that ranks may wait for the recording of another rank to start, as a fraction of the
+#: Maximum time that ranks may wait for another rank's recording to start, as a fraction of the
 #: median iteration length. Iterations with longer waits are excluded.
 _LONG_WAIT = 0.05
-#: Maximum time between two operations of a rank in ns, one year. No capture is that long, and sums
+#: Maximum time between two operations of a rank: one year, in ns. No capture is that long, and sums
 #: of longer times over many ranks would overflow 64 bits.
 _YEAR_NS = 365 * 86_400 * 10**9
 
 
-#: Reason why a rank has no ratio if it lacks neither a forward nor a backward.
+#: Reason given for a missing ratio if the rank lacks neither a forward nor a backward.
 _INCOMPLETE = "the capture does not contain all of the iteration"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Iterations with their ratios, their summary, and the ratio to quote.
+    """Iterations with their ratios, a summary of the ratios, and the ratio to quote.
 
     Attributes:
         iterations: All iterations.
         summary: Statistics over the averaged iterations.
         headline: Name of the ratio to quote.
-        headline_reason: Clause that says why this ratio is quoted.
+        headline_reason: Clause that explains why this ratio is quoted.
         extents: First start and last end of each rank's work in each iteration.
-        windows: Windows of each ratio, keyed by ratio name.
-        one_clock: Mask of the iterations in which the clocks of all ranks can be compared.
-        is_in_window: Mask of the iterations in the requested window. All other iterations have no
-            ranks.
-        is_uniform: Mask of the iterations in which certainly no rank lacks a forward or backward.
-        awaited_ns: Start of the latest recording that other ranks had to wait for, or None if no
+        windows: Windows for each ratio, keyed by ratio name.
+        one_clock: Mask of the iterations in which all ranks' clocks can be compared.
+        is_in_window: Mask of the iterations in the requested window. Iterations outside the window
+            have no ranks.
+        is_uniform: Mask of the iterations in which it is certain that no rank lacks a forward or
+            backward.
+        awaited_ns: Start of the latest recording for which other ranks had to wait, or None if no
             rank waited.
     """
 
@@ -70,7 +71,7 @@ class Counts:
 
 
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
-    """Compute the ratios of every iteration, and summarize them.
+    """Compute the ratios for every iteration and summarize them.
 
     The summary averages the iterations that :func:`_choose_averaged` selects.
 
@@ -81,7 +82,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 
     Raises:
         InputError: No iteration is in the window.
-        ProfileError: Times of a rank are more than a year apart.
+        ProfileError: Times on one rank are more than a year apart.
     """
     _refuse_far_times(run)
     measured = _measure_iterations(run)
@@ -127,7 +128,7 @@ def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
     """Return the indices of the iterations that the summary averages.
 
     Complete inference iterations are averaged. Complete training iterations are averaged if they
-    have the usual number of microbatches, which is the most frequent number among complete training
+    have the usual number of microbatches, which is the most common number among complete training
     iterations, including skipped ones. If several numbers are equally frequent, the largest wins.
 
     Args:
@@ -147,10 +148,10 @@ def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
 
 
 def _refuse_far_times(run: Run) -> None:
-    """Raise an error if the operations of any rank span more than a year.
+    """Raise an error if any rank's operations span more than a year.
 
     Raises:
-        ProfileError: Times of a rank are more than a year apart.
+        ProfileError: Times on one rank are more than a year apart.
     """
     operations = run.operations
     spanned = operations.has_span == 1
@@ -172,7 +173,7 @@ def _refuse_far_times(run: Run) -> None:
 
 @dataclass(frozen=True)
 class _Measurements:
-    """Iterations for which ``averaged`` is not set yet, and further columns of :class:`Counts`."""
+    """Iterations with ``averaged`` still unset, and further columns of :class:`Counts`."""
 
     iterations: tuple[Iteration, ...]
     extents: Extents
@@ -185,8 +186,8 @@ class _Measurements:
 def _measure_iterations(run: Run) -> _Measurements:
     """Measure all iterations of a run. The averaged iterations are chosen later.
 
-    If ranks had to wait until the recording of another rank started, all iterations that began
-    before that start are incomplete.
+    If ranks had to wait for another rank's recording to start, all iterations that began before
+    that start are incomplete.
     """
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
@@ -229,10 +230,10 @@ def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, 
 
     Returns:
         extents: First start and last end of all ranks in all iterations.
-        evidence: Evidence on whether the iterations are complete.
+        evidence: Evidence of whether the iterations are complete.
         may_have_run: Mask of the ranks that may have run a forward or backward in the iteration,
             shape (iterations, ranks).
-        has_stepped: Mask of the ranks that ran an Optimizer of the iteration to its end, shape
+        has_stepped: Mask of the ranks that ran an Optimizer in the iteration to its end, shape
             (iterations, ranks).
     """
     parts = [find_presence(part) for part in rank_slices.split_ranks(run)]
@@ -250,7 +251,7 @@ def _make_accounts(
     statuses: completeness.IterationStatuses,
     bounds: Mapping[str, WindowBounds],
 ) -> tuple[dict[str, Windows], rank_iterations.RankColumns]:
-    """Measure how each rank used the time in the windows of all ratios.
+    """Measure how each rank spent the time in the windows of all ratios.
 
     A window is marked as unknown in two cases:
 
@@ -261,10 +262,10 @@ def _make_accounts(
         run: The run, merged from all its profiles.
         extents: First start and last end of each rank's work in each iteration.
         statuses: The kind of each iteration, and whether it is complete.
-        bounds: Window bounds of each ratio that needs a common clock, keyed by ratio name.
+        bounds: Window bounds for each ratio that needs a common clock, keyed by ratio name.
 
     Returns:
-        windows: Windows of each ratio, keyed by ratio name.
+        windows: Windows for each ratio, keyed by ratio name.
         ranks: Measurements of all ranks in all iterations.
     """
     windows = {ratio.name: ratio.windows(extents) for ratio in list_ratios()}
@@ -279,7 +280,8 @@ def _make_accounts(
         windows[name] = replace(window, is_known=is_known)
         uses = {use: times[name, use] for use in USES}
         accounts[name] = _make_account(run, ratio, windows[name], bounds.get(name), uses)
-    # In an incomplete iteration, the reason of all other ranks is that it is incomplete.
+    # In an incomplete iteration, the reason for all other ranks is that the iteration is
+    # incomplete.
     has_reason = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],
@@ -303,9 +305,9 @@ def _make_account(
     bounds: WindowBounds | None,
     uses: Mapping[str, Ints],
 ) -> rank_iterations.AccountColumns:
-    """Build the account of one ratio: how the ranks used the time in its windows.
+    """Build the account for one ratio: how the ranks spent the time in its windows.
 
-    ``work_ns`` is the compute time of the iteration. If the ratio counts the Optimizer as work,
+    ``work_ns`` is the iteration's compute time. If the ratio counts the Optimizer as work,
     ``optimizer_ns`` is added. If the ratio counts everything as work, ``overlap_ns`` (time spent on
     other iterations) is also added.
 
@@ -314,7 +316,7 @@ def _make_account(
         ratio: Definition of the ratio.
         window: Windows of the ratio.
         bounds: Bounds of the windows, or None if the ratio needs no common clock.
-        uses: Time of each use in the windows, keyed by use, shape (iterations, ranks).
+        uses: Time spent on each use in the windows, keyed by use, shape (iterations, ranks).
     """
     is_known = window.is_known[:, None]
     low_ns = np.where(is_known, window.start_ns, 0)
@@ -342,7 +344,7 @@ def _make_iteration(
     ranks: rank_iterations.RankColumns,
     k: int,
 ) -> Iteration:
-    """Build one iteration with its ratios and ranks. ``averaged`` is not set yet.
+    """Build one iteration with its ratios and ranks, without setting ``averaged``.
 
     The iteration lasts from the first start to the last end of all ranks, including the Optimizer.
     If no rank takes part, both times are 0.
@@ -378,26 +380,26 @@ def _make_iteration(
 def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
-    """Find when each rank of a slice worked in each iteration, and collect evidence.
+    """Find when each rank in a slice worked in each iteration, and collect evidence.
 
     A rank takes part in an iteration if an F, B, W, BW or FB of the iteration has GPU work.
 
     Args:
-        part: Consecutive ranks of the run, with their operations.
+        part: Consecutive ranks of the run, along with their operations.
 
     Returns:
-        columns: Arrays of shape (iterations, ranks), keyed by name: the columns of
-            :class:`Extents` and two masks. The mask ``may_have_run`` contains the ranks that may
-            have run a forward or backward in the iteration. The mask ``has_stepped`` contains the
-            ranks that ran an Optimizer of the iteration to its end.
-        evidence: Evidence on whether the iterations are complete.
+        columns: Arrays of shape (iterations, ranks), keyed by name: the columns of :class:`Extents`
+            and two masks. The mask ``may_have_run`` contains the ranks that may have run a forward
+            or backward in the iteration. The mask ``has_stepped`` contains the ranks that ran an
+            Optimizer in the iteration to its end.
+        evidence: Evidence of whether the iterations are complete.
     """
     operations, shape = part.operations, part.shape
     cell = operations.iteration * shape[1] + operations.rank
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
     def find_extents(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        """Return the first start and last end of the phases in each cell, (iterations, ranks)."""
+        """Return each cell's first start and last end of the phases, shape (iterations, ranks)."""
         is_selected = usable & mask_phases(operations.phase, phases)
         rows = slice(None) if is_selected.all() else np.flatnonzero(is_selected)
         start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
@@ -424,7 +426,7 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
     """Return a mask of the forwards and backwards that may have run on the device.
 
     The mask contains the F, B, W, BW and FB operations of iterations, except those that certainly
-    ran nothing. An operation certainly ran nothing if it launched nothing, was not cut, and if
+    ran nothing. An operation certainly ran nothing if it launched nothing, was not cut off, and
     other GPU work in the same cell (iteration and rank), for example an Optimizer, shows that the
     rank was recorded::
 
@@ -446,7 +448,7 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
 
 
 def find_iteration_starts(extents: Extents) -> Ints:
-    """Return the earliest start of each iteration on any rank, shape (iterations, 1).
+    """Return each iteration's earliest start on any rank, shape (iterations, 1).
 
     The result is the largest int64 for an iteration in which no rank takes part.
     """
@@ -457,10 +459,10 @@ def find_iteration_starts(extents: Extents) -> Ints:
 
 
 def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
-    """Return the start of the latest recording that other ranks had to wait for, or None.
+    """Return the start of the latest recording for which other ranks had to wait, or None.
 
     Such a wait is not a bubble, because the awaited rank may be late only because its profiler was
-    starting. Only waits that take more than ``_LONG_WAIT`` times the median iteration length count.
+    starting. Only waits longer than ``_LONG_WAIT`` times the median iteration length count.
     """
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
@@ -473,9 +475,9 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     """Return a mask of the ranks that may have had nothing to run in an iteration.
 
-    The mask has the shape (iterations, ranks), and is False where the recording of the rank paused
-    during the iteration. If the iterations of the ranks are not paired, or if the clocks of any
-    ranks cannot be compared, the mask is all False.
+    The mask has the shape (iterations, ranks), and is False where the rank's recording paused
+    during the iteration. If the ranks' iterations are not paired, or if any ranks' clocks cannot be
+    compared, the mask is all False.
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
@@ -493,16 +495,16 @@ def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
 
 
 def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
-    """Mark idle ranks as present, with work of zero length at the start of the iteration.
+    """Mark idle ranks as present, with zero-length work at the start of the iteration.
 
-    Idle ranks then have the same windows as the other ranks.
+    Idle ranks then have the same windows as all other ranks.
 
     Args:
         extents: First start and last end of each rank's work in each iteration.
         is_idle: Mask of the idle ranks, shape (iterations, ranks).
 
     Returns:
-        The extents with idle ranks marked as present.
+        The extents, with idle ranks marked as present.
     """
     if not is_idle.any():
         return extents
@@ -518,14 +520,14 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
 
 
 def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
-    """Return a mask of the iterations with a pause in any recording, or None without pauses.
+    """Return a mask of the iterations with a pause in any recording, or None if nothing paused.
 
     A pause belongs to the last iteration that its rank had started when the pause began, even if
-    the rank had already finished the iteration.
+    the rank had already finished that iteration.
 
     Args:
         pauses: Pauses in the recordings of ranks.
-        first_ns: First start of each rank in each iteration, shape (iterations, ranks).
+        first_ns: First start of each rank's work in each iteration, shape (iterations, ranks).
         present: Mask of the ranks that take part, shape (iterations, ranks).
 
     Returns:
@@ -555,20 +557,19 @@ def _compute_ratio(
     k: int,
     present: Ints,
 ) -> Ratio:
-    """Compute one ratio of one iteration over its ranks.
+    """Compute one ratio for one iteration over its ranks.
 
     The values are None in each of these cases:
 
     - The iteration is incomplete, or no rank takes part.
     - A rank lacks a forward or backward.
-    - The window is unknown, or the iterations of the ranks are not paired.
-    - The ratio counts the Optimizer of the iteration as work, and a rank did not finish its
-      Optimizer.
+    - The window is unknown, or the ranks' iterations are not paired.
+    - The ratio counts the iteration's Optimizer as work, and a rank did not finish its Optimizer.
 
     Args:
         run: The run, merged from all its profiles.
         ratio: Definition of the ratio.
-        account: How the ranks used the time in the windows of the ratio.
+        account: How the ranks spent the time in the windows of the ratio.
         statuses: The kind of each iteration, and whether it is complete.
         k: Index of the iteration.
         present: Indices of the ranks that take part in the iteration.
@@ -587,7 +588,7 @@ def _compute_ratio(
         value=_compute_idle_share(work_ns, window_ns),
         low=_compute_idle_share(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
-        # The mean is rounded to the nearest integer, and halves are rounded up.
+        # The mean is rounded to the nearest integer, with halves rounded up.
         window_ns=(2 * window_ns + n_ranks) // (2 * n_ranks),
         interval=None if bounds is None else bounds.compute_interval(k, work_ns, n_ranks),
         incomplete=incomplete,

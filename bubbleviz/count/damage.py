@@ -1,4 +1,4 @@
-"""Damage: find the iterations that are affected by lost work or by work with impossible times.
+"""Damage: find the iterations that are affected by lost work or work with impossible times.
 
 Damage outside the averaged iterations does not change any average.
 """
@@ -20,7 +20,7 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import EVALUATION
 
-#: Minimum share of unknown time in an averaged iteration that makes a ratio uncertain.
+#: Share of unknown time in an averaged iteration at which a ratio becomes uncertain.
 _NOTICEABLE = 0.01
 #: Minimum number of iterations in a suggested window, as a share of the averaged iterations.
 _MIN_WINDOW_SHARE = 1 / 3
@@ -31,12 +31,12 @@ _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wro
 def locate_damage(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[tuple[Limitation, ...], ...]:
-    """Update the limitations of recordings according to where the damage is.
+    """Update the recordings' limitations according to where the damage is.
 
-    - If all damage of a limitation is outside the averaged iterations, the limitation no longer
-      restricts the ratios.
-    - If averaged iterations are damaged, the limitation suggests the longest window of complete
-      iterations without damage, if that window is long enough.
+    - If all damage reported by a limitation is outside the averaged iterations, the limitation no
+      longer restricts the ratios.
+    - If averaged iterations are damaged, the limitation suggests the longest window of complete,
+      undamaged iterations, provided that the window is long enough.
     - If no iteration is averaged, the limitations are left unchanged.
 
     Args:
@@ -75,10 +75,10 @@ def locate_damage(
 def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
     """Set the kind of a limitation to ``noticeable_kind`` if it affects any averaged iteration.
 
-    Even a few losses may distort the ratio of an iteration if they are all in this iteration. An
-    iteration is affected if ``unknown_ns`` takes at least ``_NOTICEABLE`` of the total time of the
-    profile's ranks in the iteration. A limitation without ``noticeable_kind`` or ``unknown_ns`` is
-    returned unchanged.
+    Even a few losses may distort an iteration's ratio if they are all in that iteration. An
+    iteration is affected if ``unknown_ns`` accounts for at least ``_NOTICEABLE`` of the total time
+    of the profile's ranks in the iteration. A limitation without ``noticeable_kind`` or
+    ``unknown_ns`` is returned unchanged.
 
     Args:
         note: A limitation of any kind.
@@ -101,16 +101,16 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return, for each time, how much of all intervals is before this time.
+    """Return, for each time, the total length of the parts of all intervals that lie before it.
 
     Args:
         times_ns: Times at which the intervals are cut.
-        start_ns: Start of each interval, at least one.
+        start_ns: Start of each interval. There must be at least one.
         end_ns: End of each interval.
 
     Returns:
-        Total length before each time, with the shape of ``times_ns``. An overlap of ``n`` intervals
-        counts ``n`` times.
+        Total length before each time, with the shape of ``times_ns``. Where ``n`` intervals
+        overlap, the overlap counts ``n`` times.
     """
     # Sums of timestamps since the epoch would not fit into 64 bits.
     base_ns = start_ns.min()
@@ -128,18 +128,19 @@ def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
 def _add_place(
     note: Limitation, is_damaged: Bools | None, averaged: Bools, window: str
 ) -> Limitation:
-    """Add the place of the damage to the reason of a limitation.
+    """Add the location of the damage to a limitation's reason.
 
     - If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, which
       does not restrict the ratios.
-    - If any averaged iteration is damaged, the reason suggests ``window``, if it is not "".
+    - If any averaged iteration is damaged and ``window`` is not "", the reason suggests ``window``.
     - If ``is_damaged`` is None, the limitation is returned unchanged.
 
     Args:
         note: A limitation of any kind.
-        is_damaged: Mask of the iterations that the limitation damages, or None if unknown.
+        is_damaged: Mask of the iterations that are damaged according to the limitation, or None if
+            unknown.
         averaged: Mask of the averaged iterations.
-        window: Window without damage to suggest, or "" if there is none.
+        window: Undamaged window to suggest, or "" if there is none.
     """
     if is_damaged is None:
         return note
@@ -173,7 +174,7 @@ def _find_damaged_iterations(
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
         rows = _find_operations_without_work(profile, run, counts)
         return make_mask(len(run.iteration_names), run.operations.iteration[rows])
-    # A kernel belongs to the iteration that launched it, even if it runs during the next iteration.
+    # A kernel belongs to the iteration that launched it, even if it runs during the next one.
     if note.times_ns is not None:
         damage_ns = note.times_ns, note.times_ns
     elif note.unknown_ns is not None:
@@ -198,9 +199,9 @@ def _mask_work(run: Run) -> Bools:
 
 
 def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Ints:
-    """Return the rows of the forwards and backwards of a profile that have no GPU work.
+    """Return the rows of a profile's forwards and backwards that have no GPU work.
 
-    These operations are left out: operations that the capture cut, operations outside all
+    The following are left out: operations that the capture cut off, operations outside all
     iterations, and operations of ranks that had nothing to run in the iteration.
 
     Args:
@@ -221,14 +222,14 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording, after explaining operations without GPU work.
+    """Yield a recording's limitations, after explaining operations without GPU work.
 
     Idle ranks (ranks that had nothing to run in an iteration) may explain all operations without
-    GPU work. If they do, the limitation for these operations gets this explanation as its reason,
-    and no longer restricts the ratios. All other limitations are unchanged.
+    GPU work. If so, the limitation for these operations gets this explanation as its reason and no
+    longer restricts the ratios. All other limitations are unchanged.
 
     Args:
-        recording: Recording of one profile.
+        recording: The recording of one profile.
         profile: Index of the profile.
         run: The run, merged from all its recordings.
         counts: The run's iterations, along with their ratios.
@@ -249,7 +250,7 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
     """Return whether a rank may have had nothing to run in an iteration that is not averaged.
 
     Such a rank has forwards or backwards in the iteration, but none of them has GPU work. The rank
-    works in an earlier and in a later iteration, so the capture did not cut it.
+    works in both an earlier and a later iteration, so the capture did not cut it off.
 
     Args:
         profile: Index of the profile with the rank.
@@ -267,12 +268,12 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
 
 
 def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
-    """Return the start and end of each iteration on the hosts and GPUs of some ranks.
+    """Return when each iteration starts and ends on the hosts and GPUs of some ranks.
 
     An iteration starts with the first host start of its operations. An iteration ends with the last
     end of its operations, or with the start of the next iteration if that is later, because the
-    ratio ``period`` includes work between two iterations. For an iteration without operations on
-    these ranks, the end is before the start.
+    ratio ``period`` includes work between iterations. For an iteration without operations on these
+    ranks, the end is before the start.
 
     Args:
         run: The run, merged from all its recordings.
@@ -293,10 +294,10 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
 def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, as text for ``--window``.
 
-    An example is ``iteration:3-7``. If several windows are longest, the first one is returned. A
-    window must not contain evaluations, or iterations whose name is not a number, because
-    ``--window`` takes numbers. The result is "" if there is no window, or if the longest one has
-    fewer iterations than ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
+    An example is ``iteration:3-7``. If several windows are tied for longest, the first one is
+    returned. A window must not contain evaluations, nor iterations whose name is not a number,
+    because ``--window`` takes numbers. The result is "" if there is no window, or if the longest
+    one has fewer iterations than ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
 
     Args:
         is_damaged: Mask of the damaged iterations.
@@ -316,6 +317,6 @@ def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
 
 
 def _find_true_ranges(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Yield the half-open ranges (first, stop) of consecutive true flags, in ascending order."""
+    """Yield the half-open ranges (first, stop) of consecutive True flags, in ascending order."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int64)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

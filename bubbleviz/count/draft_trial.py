@@ -1,4 +1,4 @@
-"""Draft trials: apply drafted conventions to the profile from which they were drafted."""
+"""Draft trials: try drafted conventions on the profile from which they were drafted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.sources.readers import OpenFile
 
-#: Minimum share of compute time that a draft must attribute to operations if it yields no ratio.
+#: Minimum share of compute time that a draft without a ratio must attribute to operations.
 _MIN_SHARE = 0.5
-#: The search ends if a draft yields a ratio and attributes at least this share of compute time.
+#: The search ends once a draft yields a ratio and attributes at least this share of compute time.
 _GOOD_SHARE = 0.9
 
 
@@ -36,7 +36,7 @@ def choose_draft(
 ) -> tuple[str, DraftTrial, Recordings] | None:
     """Try drafted conventions on a profile, and return the best one.
 
-    The best draft is the first one in this order of criteria:
+    Drafts are ranked by these criteria, in this order:
 
     1. The draft yields a ratio.
     2. All ranks have about the same number of passes.
@@ -47,14 +47,14 @@ def choose_draft(
 
     Args:
         file: The open profile.
-        drafted: Drafted conventions, keyed by their TOML text, most likely drafts first.
+        drafted: Drafted conventions, keyed by TOML text, with the most likely drafts first.
         additions: Conventions without range patterns. Their name patterns for kernels and threads
-            are used together with those of each draft.
+            are used in addition to those of each draft.
 
     Returns:
-        The TOML text of the best draft, the result of its trial, and the profile interpreted with
-        it. None if the profile cannot be read or no draft is usable. If several drafts have the
-        same rank, the first one wins.
+        The best draft's TOML text, the result of its trial, and the profile interpreted with it.
+        None if the profile cannot be read or no draft is usable. If several drafts are ranked
+        equally, the first one wins.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
     drafted = {
@@ -63,7 +63,7 @@ def choose_draft(
     if not drafted:
         return None
     try:
-        # As in an analysis, the names of collectives determine the kinds of some kernels.
+        # As in an analysis, collective names determine the kinds of some kernels.
         globs = collect_globs(add_iteration_names(tuple(drafted.values())))
         profile = file.read((*globs, *OPERATION_GLOBS))
     except BubblevizError:
@@ -87,11 +87,11 @@ def choose_draft(
 
 
 def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
-    """Return whether any generated draft is usable for a profile (see :func:`choose_draft`).
+    """Return whether any generated draft is usable for the profile (see :func:`choose_draft`).
 
     Args:
         file: The open profile.
-        names: Number of times that each range name occurs in a sample of the file's ranges.
+        names: Number of occurrences of each range name in a sample of the file's ranges.
     """
     return choose_draft(file, generate_drafts(names)) is not None
 
@@ -102,7 +102,7 @@ def _rate_trial(trial: DraftTrial) -> tuple[bool, bool, float]:
 
 
 def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
-    """Return the result of applying a draft to a profile, or None if the draft is not usable.
+    """Return the result of trying a draft on a profile, or None if the draft is not usable.
 
     A draft is not usable in three cases:
 
@@ -145,13 +145,13 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
 def _count_uneven_passes(operations: Operations) -> int:
     """Return how unevenly passes are distributed over ranks, or 0 if they are even.
 
-    On each rank, these passes with GPU work are counted:
+    On each rank, the following passes with GPU work are counted:
 
     - Forwards: F and FB.
     - Backwards: B, BW and FB. If there are more W than B and BW, W and FB are counted instead.
 
-    The result is the largest minus the smallest of all these counts, plus the number of F, B, W, BW
-    and FB operations without GPU work on all ranks.
+    The result is the largest of these counts minus the smallest, plus the number of F, B, W, BW and
+    FB operations without GPU work on all ranks.
     """
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Iterations of a run with their bubble ratios, as a sequence that is also an Arrow table."""
+"""The iterations of a run and their bubble ratios, as a sequence that is also an Arrow table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bubbleviz.model.run_kinds import EVALUATION
 
 @dataclass(frozen=True)
 class Ratio:
-    """One bubble ratio of one iteration over all its ranks.
+    """One bubble ratio for one iteration over all its ranks.
 
     Attributes:
         value: The bubble ratio, 1 - work / (ranks x window), or None if unknown.
         low: The bubble ratio with unattributed compute counted as work.
         overhead: Bubble time divided by work.
-        window_ns: Length of the window in ns. For ``period``, the mean over the ranks.
+        window_ns: Window length in ns. For ``period``, the mean over the ranks.
         interval: Lower and upper bound of the ratio given the uncertainty of the clock alignment,
             or None if the bounds are unknown or the ratio does not compare clocks.
         incomplete: Whether a rank that takes part in training is known to be missing.
@@ -50,11 +50,11 @@ class Iteration:
         end_ns: Last end of the iteration's work on any rank, including the Optimizer.
         ratios: Bubble ratios, keyed by ratio name.
         ranks: Ranks that take part in the iteration.
-        unmatched: Whether an F has no B although its rank continued, so that the end of the capture
+        unmatched: Whether an F has no B even though its rank continued, so the end of the capture
             does not explain the missing B.
-        bubble_ratio: Primary ratio of the report in this iteration, or None if unknown.
-        began_unrecorded: Whether the iteration began before the start of a recording that other
-            ranks had to wait for. Such an iteration is incomplete.
+        bubble_ratio: The report's primary ratio in this iteration, or None if unknown.
+        began_unrecorded: Whether the iteration began before the start of a recording for which
+            other ranks had to wait. Such an iteration is incomplete.
     """
 
     index: int
@@ -80,7 +80,7 @@ class Iteration:
     def clock_set(self) -> bool:
         """Whether a clock was set during the iteration.
 
-        Even the ratios that need no common clock are then marked as contradicted.
+        In that case, even ratios that need no common clock are marked as contradicted.
         """
         without_clock = (one.name for one in list_ratios() if not one.common_clock)
         ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
@@ -91,7 +91,7 @@ _UNKNOWN = Ratio(None, None, None, None)
 
 
 def make_iteration_records(iterations: Iterable[Iteration]) -> Records[Iteration]:
-    """Return iterations as a sequence that is also an Arrow table.
+    """Return the iterations as a sequence that is also an Arrow table.
 
     The table (``polars.DataFrame(report.iterations)``) has one row per iteration. The column names
     are those of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns,
@@ -133,7 +133,8 @@ def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
     return columns
 
 
-#: Columns of :func:`make_iteration_records` that are attributes of :class:`Iteration`, with types.
+#: Columns of :func:`make_iteration_records` that are attributes of :class:`Iteration`, with their
+#: types.
 _COLUMNS: Mapping[str, Kind] = {
     "index": "int64",
     "name": "string",
@@ -145,7 +146,7 @@ _COLUMNS: Mapping[str, Kind] = {
 
 
 def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
-    """Choose the iteration of median length, or None if no iteration has ranks.
+    """Choose the iteration with the median length, or None if no iteration has ranks.
 
     The iteration is chosen from the first of these groups that is not empty. Only iterations with
     ranks are considered:
@@ -155,7 +156,7 @@ def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration 
     3. Complete iterations, except evaluations.
     4. All iterations.
 
-    If there are two middle lengths, the shorter one is used. Among iterations of equal length, the
+    If there are two middle lengths, the shorter one is used. Among equally long iterations, the
     first one wins. See :meth:`.report.Report.typical_iteration`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Missing operations: forwards and backwards that a rank must have run but that no range shows.
+"""Missing operations: forwards and backwards that a rank must have run but no range shows.
 
 If a range was not recorded, or has a different name on one rank, its kernels count as bubble
 although the iteration looks complete::
@@ -32,10 +32,10 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     Two kinds of missing operations are counted and added up over the iterations:
 
     - 1 for each combination of microbatch, chunk and sequence that has a backward but no forward.
-    - 2 for each microbatch that another rank of the pipeline ran but this rank did not, whatever
-      the number of chunks. Both its forward and its backward are missing.
+    - 2 for each microbatch that another rank in the pipeline ran but this rank did not, regardless
+      of the number of chunks. Both its forward and its backward are missing.
 
-    An FB counts as one forward and one backward. These cases are not counted:
+    An FB counts as one forward and one backward. The following cases are not counted:
 
     - Forwards without a backward, because they make the iteration incomplete.
     - Passes without a microbatch number.
@@ -48,7 +48,7 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
         iterations: Iterations of the run. Only complete training iterations are used.
 
     Returns:
-        Number of missing operations of each rank, shape (ranks,). All zeros if no training
+        Number of missing operations on each rank, shape (ranks,). All zeros if no training
         iteration is complete.
     """
     # The last entry is for operations outside all iterations (-1).
@@ -68,7 +68,7 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
 
 
 def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
-    """Count the missing forwards and backwards of each rank in a slice of complete pipelines.
+    """Count each rank's missing forwards and backwards in a slice of complete pipelines.
 
     The rules are those of :func:`find_missing_operations`.
 
@@ -80,7 +80,7 @@ def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bool
     """
     n_ranks = part.shape[1]
     passes = _list_passes(part, is_complete)
-    # If no name marks a forward of a rank in an iteration, nothing is missing there.
+    # If no name marks a forward of the rank in an iteration, nothing is missing there.
     has_forwards = make_mask(part.shape[0] * n_ranks, passes.cell[passes.is_forward == 1])
     passes = passes.take((passes.microbatch >= 0) & has_forwards[passes.cell])
     groups = group_rows(passes.cell, passes.microbatch, passes.chunk, passes.sequence)
@@ -99,9 +99,9 @@ class _Passes(Table):
     """Forward and backward passes. An FB has two rows, one for each pass.
 
     Attributes:
-        cell: Code of the iteration and rank, ``iteration * n_ranks + rank``.
+        cell: Code for the iteration and rank, ``iteration * n_ranks + rank``.
         microbatch: Microbatch number, or -1 if unknown.
-        chunk: Chunk of the pass.
+        chunk: Model chunk of the pass.
         sequence: Sequence number of the pass.
         is_forward: 1 for a forward, 0 for a backward.
     """
@@ -116,11 +116,11 @@ class _Passes(Table):
 def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
     """List the passes (F, B, BW and both passes of FB) of complete iterations.
 
-    The order is: all forwards, all B and BW, then the backward passes of all FB. The backward pass
-    of an FB has the second microbatch and the second chunk of the FB.
+    All forwards come first, then all B and BW, and finally the backward passes of all FB
+    operations. The backward pass of an FB has the FB's second microbatch and second chunk.
 
     Args:
-        part: Consecutive ranks of the run, with their operations.
+        part: Consecutive ranks of the run, along with their operations.
         is_complete: Mask of the complete training iterations, indexed by iteration. The extra last
             entry is used for operations outside all iterations (index -1).
     """
@@ -152,7 +152,7 @@ def _count_absent_microbatches(pipeline: Ints, cell: Ints, microbatch: Ints) -> 
         microbatch: Microbatch of each pass, ascending within a cell.
 
     Returns:
-        Number of absent microbatches of each rank, shape (n_ranks,).
+        Number of absent microbatches for each rank, shape (n_ranks,).
     """
     rows = find_run_starts(cell, microbatch)
     rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]

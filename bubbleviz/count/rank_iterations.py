@@ -18,10 +18,10 @@ PHASES = tuple(phase.label for phase in COMPUTE)
 
 @dataclass(frozen=True)
 class Account:
-    """How one rank used the time in one window, in ns. The parts add up to the window exactly.
+    """How one rank spent the time in one window, in ns. The parts add up exactly to the window.
 
     The equation is ``window = compute + optimizer + overlap + unattributed + bubble``. In addition,
-    ``running_ns`` is the time in which any kernel or copy ran.
+    ``running_ns`` is the time during which any kernel or copy ran.
     """
 
     start_ns: int
@@ -46,20 +46,21 @@ class RankIteration:
     Attributes:
         rank: Index of the rank.
         busy_ns: Busy time of each phase in ns, keyed by label (F, B, W, BW, R, FB, Optimizer).
-            Overlaps are counted once.
-        compute_ns: Busy time of F, B, W, BW, R and FB together, in ns. Overlaps are counted once.
-        active_ns: Time in ns in which compute kernels of F, B, W, BW, R and FB ran.
+            Overlaps are counted only once.
+        compute_ns: Combined busy time of F, B, W, BW, R and FB in ns. Overlaps are counted only
+            once.
+        active_ns: Time in ns during which compute kernels of F, B, W, BW, R and FB ran.
         first_ns: First start of these operations.
         last_ns: Last end of these operations.
-        accounts: How the rank used the time in the window of each ratio, keyed by ratio name.
+        accounts: How the rank spent the time in each ratio's window, keyed by ratio name.
         bubble_ratio: Bubble ratio of this rank alone, or None if unknown, keyed by ratio name.
         bubble_interval: Lower and upper bound of ``bubble_ratio`` given the uncertainty of the
             clocks, keyed by ratio name. Unknown bounds are left out.
         missing: Work that the rank lacks for a ratio, for example ``no F with GPU work``, or None
             if it lacks nothing.
-        kernel_ns: Time in which any kernel or copy ran between ``first_ns`` and ``last_ns``,
+        kernel_ns: Time during which any kernel or copy ran between ``first_ns`` and ``last_ns``,
             including communication.
-        gap_ns: Time in which no kernel or copy ran while F, B, W, BW, R or FB kept the GPU busy
+        gap_ns: Time during which no kernel or copy ran while F, B, W, BW, R or FB kept the GPU busy
             (launch gaps).
     """
 
@@ -84,7 +85,7 @@ _RANK_FIELDS = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "
 
 @dataclass(frozen=True)
 class AccountColumns:
-    """How the ranks used the time in the windows of one ratio, shape (iterations, ranks).
+    """How the ranks spent the time in the windows of one ratio, shape (iterations, ranks).
 
     Attributes:
         start_ns: Start of each window.
@@ -127,8 +128,8 @@ class RankColumns:
         kernel_ns: See :class:`.RankIteration`.
         gap_ns: See :class:`.RankIteration`.
         missing: Work that a rank lacks for a ratio, as an index into ``reasons``.
-        reasons: Texts for ``missing``. None means that nothing is missing.
-        accounts: How the ranks used the time in the windows of each ratio, keyed by ratio name.
+        reasons: Text for each value of ``missing``. None means that nothing is missing.
+        accounts: How the ranks spent the time in the windows of each ratio, keyed by ratio name.
     """
 
     phase_ns: Ints
@@ -144,9 +145,9 @@ class RankColumns:
 
 
 class RankIterations(Sequence[RankIteration]):
-    """Ranks of one iteration: a sequence of :class:`.RankIteration` objects created on access.
+    """The ranks in one iteration: a sequence of :class:`.RankIteration` created on access.
 
-    To read one number for all ranks, use the functions below, which return a column.
+    To read a single value for all ranks, use the functions below, which return a column.
 
     Args:
         columns: Measurements of all ranks in all iterations.
@@ -185,7 +186,7 @@ class RankIterations(Sequence[RankIteration]):
             )
 
     def _make_accounts(self, ratio: str) -> list[Account]:
-        """Build the accounts of all ranks for one ratio. The windows must be known."""
+        """Build all ranks' accounts for one ratio. The windows must be known."""
         columns = [get_account_column(self, ratio, name).tolist() for name in _ACCOUNT_FIELDS]
         return list(map(Account, *columns))
 
@@ -205,7 +206,7 @@ class RankIterations(Sequence[RankIteration]):
             return len(self) == len(other) and all(map(RankIteration.__eq__, self, other))
         return NotImplemented
 
-    #: Not hashable, because an equal sequence may be backed by other columns or be a tuple.
+    #: Not hashable, because an equal sequence may be backed by other columns, or may be a tuple.
     __hash__ = None  # type: ignore[assignment]  # as mypy takes any class to be hashable
 
     def __repr__(self) -> str:
@@ -228,7 +229,7 @@ def has_account(ranks: RankIterations, ratio: str) -> bool:
 
 
 def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
-    """Return one field of :class:`.Account` for all ranks, or zeros if the windows are unknown.
+    """Return one :class:`.Account` field for all ranks, or zeros if the windows are unknown.
 
     Args:
         ranks: Ranks of an iteration.
@@ -247,7 +248,7 @@ def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
 
 
 def get_rank_column(ranks: RankIterations, name: str) -> Ints:
-    """Return one field of :class:`.RankIteration` for all ranks, such as ``"gap_ns"``.
+    """Return one :class:`.RankIteration` field for all ranks, such as ``"gap_ns"``.
 
     The name ``"phase_ns"`` returns the busy time of each phase, shape (ranks, phases).
     """
@@ -256,7 +257,7 @@ def get_rank_column(ranks: RankIterations, name: str) -> Ints:
 
 
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
-    """Return the bubble ratio of each rank alone, or None if it is unknown.
+    """Return each rank's own bubble ratio, or None if it is unknown.
 
     The ratio is ``(window - work) / window``. A ratio is unknown if the window is unknown or empty,
     or if the rank lacks work.

@@ -1,6 +1,6 @@
 """Rank slices: process a run a few ranks at a time, to save memory.
 
-Operations are sorted by rank, so the operations of a slice of ranks are consecutive rows.
+Operations are sorted by rank, so the operations in a slice of ranks are consecutive rows.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ RankTable = TypeVar("RankTable", bound=Table)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankSlice:
-    """Consecutive ranks of a run. Ranks and operations are numbered from 0 within the slice.
+    """Consecutive ranks of a run. Ranks and operations are numbered from zero within the slice.
 
     Attributes:
-        first: First rank of the slice in the run.
+        first: Index, in the run, of the slice's first rank.
         end: End of the half-open range of ranks.
         iterations: Number of iterations in the run.
         operations: Operations of the ranks.
         busy: Busy intervals of these operations.
-        unattributed: Intervals in which compute kernels outside all operations ran.
+        unattributed: Intervals in which compute kernels ran outside all operations.
         running: Running times of kernels and copies.
     """
 
@@ -56,7 +56,7 @@ class RankSlice:
 def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     """Split the ranks of a run into slices of about ``TARGET_OPERATIONS`` operations.
 
-    Slices consist of consecutive ranks. A slice contains all operations of its ranks, so it may be
+    Slices consist of consecutive ranks. A slice contains all of its ranks' operations, so it may be
     larger than the target. At least one slice is yielded, even for a run without ranks.
 
     Args:
@@ -94,7 +94,7 @@ def list_stages_and_pipelines(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]
 def split_pipelines(run: Run, target: int) -> list[int]:
     """Split the ranks of a run into groups of complete pipelines.
 
-    All ranks are one group if the pipeline of any rank is unknown, or if the ranks are not sorted
+    All ranks form a single group if any rank's pipeline is unknown or if the ranks are not sorted
     by pipeline.
 
     Args:
@@ -119,7 +119,7 @@ def split_pipelines(run: Run, target: int) -> list[int]:
 def take_operations(
     run: Run, ranks: tuple[int, int]
 ) -> tuple[tables.Operations, tables.BusyIntervals, slice]:
-    """Take the operations of consecutive ranks, and renumber ranks and operations from 0.
+    """Take the operations of consecutive ranks, and renumber ranks and operations from zero.
 
     Args:
         run: The run, merged from all its profiles.
@@ -128,7 +128,7 @@ def take_operations(
     Returns:
         operations: Operations of these ranks.
         busy: Busy intervals of these operations.
-        rows: Slice of rows that these operations occupy in the run.
+        rows: The slice of rows that these operations occupy in the run.
     """
     first, stop = ranks
     row_bounds = np.searchsorted(run.operations.rank, ranks)
@@ -148,7 +148,7 @@ def take_operations(
 
 
 def take_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
-    """Take the rows of consecutive ranks, and renumber these ranks from 0.
+    """Take the rows of consecutive ranks, and renumber the ranks from zero.
 
     Args:
         table: Table with a column ``rank``. The table must be sorted by rank.
@@ -163,10 +163,11 @@ def take_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
 
 
 def join_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
-    """Join columns of shape (iterations, ranks, ...) of all slices along the ranks.
+    """Join the columns of all slices, of shape (iterations, ranks, ...), along the rank axis.
 
     Args:
-        parts: Columns of each slice, keyed by name. All slices must have the same order of columns.
+        parts: Columns of each slice, keyed by name. All slices must have their columns in the same
+            order.
 
     Returns:
         The joined columns, in the same order.

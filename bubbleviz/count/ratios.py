@@ -1,7 +1,7 @@
 """Bubble ratios. A ratio is defined by its window and by the operations that count as work.
 
 The ratio over all ranks is ``1 - sum of work / sum of window lengths``. To add a ratio, add an
-entry to ``_RATIOS``. The ratio then appears in every table and file.
+entry to ``_RATIOS``. The ratio will then appear in every table and file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class CountedWork(Enum):
 
 @dataclass(frozen=True)
 class Extents:
-    """First start and last end of each rank in each iteration, shape (iterations, ranks).
+    """First start and last end of each rank's work in each iteration, shape (iterations, ranks).
 
     Times are undefined unless ``present`` is set.
 
     Attributes:
         first_ns: First start of the rank's F, B, W, BW, R and FB in the iteration.
         last_ns: Last end of the rank's F, B, W, BW, R and FB in the iteration.
-        step_last_ns: Last end of these operations and the Optimizer.
+        step_last_ns: Last end of these operations and of the Optimizer.
         present: Mask of the ranks that take part in the iteration.
         paused: Mask of the iterations with a pause in any recording before the next iteration,
             shape (iterations,), or None if no recording paused.
@@ -63,7 +63,7 @@ class Extents:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one ratio.
+    """The windows for one ratio.
 
     Attributes:
         start_ns: Start of each window, shape (iterations, ranks).
@@ -89,11 +89,11 @@ class RatioDefinition:
         summary: Short description for tables.
         definition: Formula, for captions and papers.
         words: Definition in words, for the headline.
-        forward_words: Definition in words for forward-only runs, or "" if ``words`` applies to
-            them, too.
+        forward_words: Definition in words for forward-only runs, or "" if ``words`` also applies to
+            them.
         windows: Function that computes the windows from the extents of all ranks.
         work: Operations that count as work.
-        common_clock: Whether the ratio needs a common clock if ranks are on several hosts.
+        common_clock: Whether the ratio needs a common clock when ranks are on several hosts.
         across_ranks: Whether the window of a rank depends on other ranks.
     """
 
@@ -108,7 +108,7 @@ class RatioDefinition:
     forward_words: str = ""
 
     def get_words(self, kind: str) -> str:
-        """Return the definition in words for a kind of run.
+        """Return the definition in words for the given kind of run.
 
         See :func:`~bubbleviz.model.run_kinds.run_kind` for the kinds.
         """
@@ -116,11 +116,11 @@ class RatioDefinition:
 
 
 def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
-    """Return one window for all ranks of an iteration, from the first start to the last end.
+    """Return one window for all ranks in an iteration, from the first start to the last end.
 
     Args:
         extents: First start and last end of each rank's work in each iteration.
-        last_ns: Last end of each rank to use, shape (iterations, ranks).
+        last_ns: The last end to use for each rank, shape (iterations, ranks).
     """
     never = np.iinfo(np.int64).max
     start = np.where(extents.present, extents.first_ns, never).min(axis=1, keepdims=True)
@@ -130,9 +130,9 @@ def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
 
 
 def _find_longest_windows(extents: Extents) -> Windows:
-    """Return a window for each rank that starts at its first start. All windows are equally long.
+    """Return a window for each rank that begins at its first start. All windows are equally long.
 
-    Their length is the longest time from first start to last end on any rank in the iteration.
+    Their length is the longest time from first start to last end on any rank in that iteration.
     """
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
@@ -155,7 +155,7 @@ def _find_periods(extents: Extents) -> Windows:
     is_known[-1:] = False
     if extents.paused is not None:
         is_known &= ~extents.paused
-    # Iterations are sorted by host time. The device may start them in a different order.
+    # Iterations are sorted by host time, but the device may start them in a different order.
     is_known &= (~extents.present | (next_ns > extents.first_ns)).all(axis=1)
     return Windows(extents.first_ns, next_ns, is_known)
 
@@ -165,7 +165,7 @@ _OVER_CHUNKS = (
 )
 #: Definitions of all ratios, in display order.
 _RATIOS = (
-    # A common window for all ranks of the iteration, without the Optimizer.
+    # A common window for all ranks in the iteration, without the Optimizer.
     RatioDefinition(
         name="schedule",
         summary="single-iteration window",
@@ -194,7 +194,7 @@ _RATIOS = (
         forward_words="idle share of all ranks; the window of each rank is as long as the longest "
         "time of a rank from its first chunk to its last",
     ),
-    # A common window for all ranks, to the end of the last Optimizer of the iteration.
+    # A common window for all ranks, to the end of the iteration's last Optimizer.
     RatioDefinition(
         name="step",
         summary="to the last Optimizer end",
@@ -208,7 +208,7 @@ _RATIOS = (
         across_ranks=True,
         forward_words=_OVER_CHUNKS,
     ),
-    # The step time as the training loop sees it, from one start to the next on each rank.
+    # The step time as seen by the training loop, from one start to the next on each rank.
     RatioDefinition(
         name="period",
         summary="start to next start",

@@ -1,8 +1,8 @@
 """Statistics for small samples: median, mean, spread and confidence interval.
 
-Importing scipy takes longer than analyzing most runs. Therefore, this module contains a table of
-Student's t quantiles for few degrees of freedom. For more degrees of freedom, an asymptotic
-expansion is exact to seven digits (Abramowitz and Stegun, 26.7.5).
+Importing scipy takes longer than analyzing most runs, so this module contains a table of Student's
+t quantiles for small degrees of freedom. For larger degrees of freedom, an asymptotic expansion is
+accurate to seven digits (Abramowitz and Stegun, 26.7.5).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compute_quantile(df: int) -> float:
 
 
 def compute_median(values: Ints | Floats) -> float:
-    """Return the median of values, or NaN if there are none. The values must not contain NaN.
+    """Return the median of the values, or NaN if there are none. The values must not contain NaN.
 
     This takes a fifth of the time of ``np.median``, which imports ``numpy.ma`` for floats.
     """
@@ -92,8 +92,8 @@ def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[f
     down.
 
     Args:
-        earlier: Values of the first sample, at least one.
-        later: Values of the second sample, at least one.
+        earlier: Values in the first sample, at least one.
+        later: Values in the second sample, at least one.
 
     Returns:
         difference: Mean of ``later`` minus mean of ``earlier``.
@@ -125,7 +125,8 @@ def estimate_welch_error(
             positive.
         n_later: Size of the second sample, at least 2.
     """
-    # The squares of very small deviations would underflow, so both are divided by the larger one.
+    # The squares of very small deviations would underflow, so both are divided by the larger of the
+    # two.
     larger_std = max(earlier_std, later_std)
     earlier_variance = (earlier_std / larger_std) ** 2 / n_earlier
     later_variance = (later_std / larger_std) ** 2 / n_later
@@ -135,7 +136,7 @@ def estimate_welch_error(
 
 
 def measure_spread(values: Sequence[float | None]) -> Spread:
-    """Return the mean and spread of the values. None values are ignored."""
+    """Return the mean and spread of the values, ignoring None."""
     numbers = np.array([value for value in values if value is not None], np.float64)
     n = len(numbers)
     if n == 0:

@@ -1,4 +1,4 @@
-"""Summary: mean and spread of the ratios over iterations, and choice of the headline ratio."""
+"""Summary: the mean and spread of the ratios over iterations, and the headline ratio."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread, measure_spread
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
-#: Maximum overlap of consecutive iterations, as a share of a rank's window. If iterations overlap
-#: more, ``period`` is the headline.
+#: Maximum overlap between consecutive iterations, as a share of a rank's window. If iterations
+#: overlap by more than this, ``period`` is the headline.
 OVERLAP_SHARE = 0.01
 
 
@@ -44,8 +44,8 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations.
 
     ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio, over
-    the averaged iterations in which the ratio is known. The value is None unless there is such an
-    iteration and the interval is known in all of them.
+    the averaged iterations in which the ratio is known. The value is None if there are no such
+    iterations, or if the interval is unknown in any of them.
     """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]
@@ -60,7 +60,8 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
         bounds = [ratio.interval for ratio in ratios if ratio.interval is not None]
         intervals[name] = None
         if bounds and len(bounds) == len(ratios):
-            # The means of the bounds are the worst case: all clocks are off in the same direction.
+            # The means of the bounds represent the worst case: all clocks are off in the same
+            # direction.
             low, high = np.array(bounds, np.float64).mean(axis=0).tolist()
             intervals[name] = low, high
     return Summary(
@@ -77,14 +78,14 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Choose the bubble ratio to quote as the headline.
 
     Ratios that are unknown in all averaged iterations are skipped. The first rule that applies
-    gives the ratio:
+    determines the ratio:
 
     1. ``period``, if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a rank's
        window, or if the run is inference.
     2. ``schedule``.
     3. ``stage``.
 
-    If iterations overlap, but ``period`` is unknown, the ratio is also chosen by rules 2 and 3. If
+    If iterations overlap but ``period`` is unknown, the ratio is also chosen by rules 2 and 3. If
     there are no averaged iterations, or if all ratios are unknown, the ratio is ``schedule``.
 
     Args:
@@ -119,7 +120,7 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
         name = next(iter(available), "schedule")
         return name, f"{reason}, but no averaged iteration has a next one to measure a period to"
     if is_forward_only and "period" in available:
-        # Between its iterations, GPUs wait for tokens, requests and the host. The window of a
+        # Between iterations, the GPUs wait for tokens, requests and the host. The window of a
         # single iteration does not contain these waits.
         return "period", (
             "the run only goes forward, and what its GPUs wait for between two iterations counts"
@@ -147,7 +148,7 @@ def _choose_single_iteration_ratio(
             return "schedule", "the run only goes forward, in one window over the recording"
         return "schedule", "consecutive iterations do not overlap"
     if "stage" in available:
-        # Without a common clock, nothing shows how iterations of several hosts follow each other.
+        # Without a common clock, nothing shows how iterations on several hosts follow one another.
         unknown = "" if is_forward_only else ", and whether consecutive iterations overlap"
         reason = f"the ranks have no common clock, so schedule is unknown{unknown}"
         return "stage", f"{reason}; stage needs none"
@@ -178,7 +179,7 @@ def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
 
 
 def _compute_overlap(iteration: Iteration) -> float:
-    """Return the largest share of any rank's window that the rank spends on other iterations.
+    """Return the largest share of any rank's window that is spent on other iterations.
 
     The window of ``schedule`` is used, or the window of ``stage`` if ``schedule`` is unknown or
     compares contradicting clocks. The share is 0 if both windows are unknown.

@@ -1,7 +1,7 @@
-"""Window bounds: the shortest and longest window given the uncertainty of the clock alignment.
+"""Window bounds: the shortest and longest possible windows, given the clock uncertainty.
 
-Ranks of one machine share a clock, so a window between two of these ranks is exact. If a window
-starts on one machine and ends on another, both times are uncertain by the error of the clocks::
+Ranks on one machine share a clock, so a window between two of them is exact. If a window starts on
+one machine and ends on another, both times are uncertain by the error of the clocks::
 
     machine 0      ├── first start         ┤
     machine 1      ┊          last end ───┤┊
@@ -22,12 +22,12 @@ from bubbleviz.model.columns import Bools, Ints
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """Shortest and longest possible windows of one ratio, one row per iteration.
+    """Shortest and longest possible windows for one ratio, one row per iteration.
 
     Attributes:
         low_ns: Length of the shortest possible window. May be negative.
         high_ns: Length of the longest possible window.
-        across: Whether ranks of several machines take part in the iteration.
+        across: Whether ranks on several machines take part in the iteration.
         comparable: Whether the clocks of all these machines can be compared.
         bounded: Whether the uncertainty of all these clocks is known.
         contradicted: Whether the window compares clocks that data dependencies contradict.
@@ -43,7 +43,7 @@ class WindowBounds:
     jump_ns: Ints
 
     def compute_interval(self, k: int, work_ns: int, n_ranks: int) -> tuple[float, float] | None:
-        """Return the bounds of a bubble ratio, or None if the uncertainty is unknown or too large.
+        """Return the bounds on a bubble ratio, or None if the uncertainty is unknown or too large.
 
         The lower bound combines the shortest possible window with the most work, and the upper
         bound combines the longest possible window with the least work. The uncertainty is too large
@@ -56,10 +56,11 @@ class WindowBounds:
         Args:
             k: Index of the iteration.
             work_ns: Total work of the ranks in ns.
-            n_ranks: Number of ranks that have this window.
+            n_ranks: Number of ranks with this window.
 
         Returns:
-            Lower and upper bound of the ratio. The lower bound is at least 0, the upper at most 1.
+            Lower and upper bounds on the ratio. The lower bound is at least 0, and the upper bound
+            is at most 1.
         """
         if not self.bounded[k] or self.low_ns[k] <= 0:
             return None
@@ -74,16 +75,16 @@ class WindowBounds:
 
 
 def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
-    """Return the shortest and longest possible windows of a ratio that needs a common clock.
+    """Return the shortest and longest possible windows for a ratio that needs a common clock.
 
     If the start and the end of a window are on different machines, the window is uncertain by the
     sum of both clock uncertainties. If a clock was set during the iteration, the window is also
     uncertain by the amount of this step.
 
     Args:
-        ratio: Definition of the ratio. All ranks of an iteration must have the same window.
+        ratio: Definition of the ratio. All ranks in an iteration must have the same window.
         extents: First start and last end of each rank's work in each iteration.
-        timebase: Clock of each machine and its uncertainty.
+        timebase: Each machine's clock and its uncertainty.
     """
     start_ns, end_ns, takes_part = _find_machine_windows(ratio, extents, timebase)
     n_iterations = len(takes_part)
@@ -112,7 +113,7 @@ def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
 def _find_machine_windows(
     ratio: RatioDefinition, extents: Extents, timebase: Timebase
 ) -> tuple[Ints, Ints, Bools]:
-    """Compute the windows of each machine, as if only the ranks of this machine took part.
+    """Compute each machine's windows as if only its ranks took part.
 
     Args:
         ratio: Definition of the ratio.
@@ -138,7 +139,7 @@ def _find_machine_windows(
 
 
 def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
-    """Return the lengths of the shortest and the longest possible window over several machines.
+    """Return the lengths of the shortest and longest possible windows over several machines.
 
     The shortest length is the maximum of ``end[i] - start[j] - tolerance`` over all pairs of
     machines. The longest length is the maximum of ``end[i] - start[j] + tolerance``. The tolerance
@@ -150,7 +151,7 @@ def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tupl
         uncertainty_ns: Uncertainty of each machine's clock.
     """
     tolerance_ns = uncertainty_ns[:, None] + uncertainty_ns[None, :]
-    # Two times of the same machine can be compared exactly.
+    # Two times from the same machine can be compared exactly.
     np.fill_diagonal(tolerance_ns, 0)
     length_ns = end_ns[:, None] - start_ns[None, :]
     return int((length_ns - tolerance_ns).max()), int((length_ns + tolerance_ns).max())
