@@ -27,7 +27,8 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: Number of bits in a device number. It shares a 64-bit integer with a 40-bit process number.
+#: Number of bits in a device number. A 64-bit integer holds the device number and a 40-bit process
+#: number.
 _DEVICE_BITS = 22
 
 
@@ -192,8 +193,8 @@ class ActivitiesBuilder:
 
         Args:
             names: Function that returns the texts of the given name ids.
-            processes: Processes that made calls. If there is exactly one, activities whose process
-                is unknown (-1) are assigned to it.
+            processes: Processes that made calls. If there is exactly one process, activities whose
+                process is unknown (-1) are assigned to it.
         """
         devices = self._list_devices(processes)
         groups = group_rows(*devices.T)
@@ -226,7 +227,7 @@ class ActivitiesBuilder:
         """Return the process and the device number of each device, shape (devices, 2).
 
         Args:
-            processes: Processes that made calls. If there is exactly one, this process replaces
+            processes: Processes that made calls. If there is exactly one process, it replaces
                 unknown processes (-1).
         """
         process = self._places.values >> _DEVICE_BITS

@@ -66,9 +66,9 @@ def find_profiles(
 ) -> tuple[InputFile, ...]:
     """Return the files to read for the given files, directories and patterns, in order.
 
-    A directory is replaced by the profiles in it, and a pattern by the matching files. Both are in
-    natural order (``rank2`` before ``rank10``). If a recording consists of several files that are
-    read together, only its first file is returned.
+    A directory is replaced by the profiles in it, and a pattern by the matching files. The files
+    from a directory or pattern are in natural order (``rank2`` before ``rank10``). If a recording
+    consists of several files that are read together, only its first file is returned.
 
     Args:
         paths: Files, directories and glob patterns.
@@ -129,7 +129,7 @@ def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
 
 
 def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
-    """Return the files to read for one path.
+    """Return the files to read for a path given by the user.
 
     A file is returned unchanged, and so is a columnar export, which is a directory. Any other
     directory is expanded by :func:`_find_in_directory`, and a pattern by :func:`_find_matches`.
@@ -260,7 +260,8 @@ def _select_tables(files: Sequence[str]) -> list[str]:
 
     A file is selected if it has a table suffix and is recognized as a table. A file with a table
     suffix that is not recognized is probably damaged if its name differs from the name of a
-    recognized table only in numbers. It is selected too, so that its reader reports the damage.
+    recognized table only in numbers. A damaged file is selected too, so that its reader reports the
+    damage.
 
     Args:
         files: Files in one directory.
@@ -409,7 +410,7 @@ def _find_folders(path: str) -> list[str]:
 def _find_matches(pattern: str) -> list[str]:
     """Return the files and columnar exports (directories) that match a pattern, in natural order.
 
-    Files that are only one table of a columnar export are left out.
+    Single table files of a columnar export are left out.
 
     Raises:
         InputError: No file matches.

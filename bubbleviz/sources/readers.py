@@ -138,8 +138,8 @@ class Reader:
             recognizes may have this format.
         superseded_by: Suffixes of files in which a tool stores more data about the same run. If a
             directory contains such a file, the file in this format with the same stem is not read.
-        table_suffixes: Suffixes of operation tables. They are read only in directories without
-            profiles.
+        table_suffixes: Suffixes of operation tables. Operation tables are read only in directories
+            without profiles.
         operations: What messages call a file that contains operations, such as "a table of
             operations", or "" if the format contains profiles.
         sessions: Name of the module that finds a run's files, or "" if each file is a separate run.
@@ -176,8 +176,8 @@ def make_opener(function: str, *more: str) -> Opener:
     The module is imported only when a file is opened, so that other formats start faster.
 
     Args:
-        function: Function below ``bubbleviz.sources``, written as ``module:function``. Its
-            arguments are a path, a number of threads and a progress callback.
+        function: Function below ``bubbleviz.sources``, written as ``module:function``. The
+            function's arguments are a path, a number of threads and a progress callback.
         more: Additional arguments to pass to the function.
     """
 
@@ -193,7 +193,7 @@ def make_decoding_opener(function: str) -> Opener:
 
     Args:
         function: Function below ``bubbleviz.sources``, written as ``module:function``, that decodes
-            a file. Its arguments are a path and a progress callback.
+            a file. The function's arguments are a path and a progress callback.
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
@@ -215,7 +215,8 @@ _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
 #: Matches table names in rocprofv3 files, with or without a process GUID.
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-#: Table names in rocmProfileData files. Every file contains at least one of them.
+#: Table names in rocmProfileData files. Every rocmProfileData file contains at least one of these
+#: names.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
 #: Matches document keys and event categories that are written only by PyTorch's profiler.
 _PYTORCH_MARKS = re.compile(

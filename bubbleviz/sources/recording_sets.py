@@ -30,8 +30,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
     A recording without device work still contributes its host threads and limitations. The result
-    has a ``no_work_reason`` only if every recording has one. In that case, the first recording's
-    reason is used. ``no_links_reason`` is determined in the same way.
+    has a ``no_work_reason`` only if every recording has one. If every recording has a reason, the
+    first recording's reason is used. ``no_links_reason`` is determined in the same way.
 
     Args:
         parts: At least two recordings, decoded from one file. Two recordings must not have a

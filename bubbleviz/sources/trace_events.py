@@ -9,8 +9,8 @@ Files are read in blocks of some MiB, so that memory use does not grow with the 
       {...}, {...}, {...}, {...                 the next block; an incomplete event waits for more
     ], "baseTimeNanoseconds": 17...}            the tail; header and tail contain the metadata
 
-A block ends at a ``}, {`` if the text before it is a valid list of events. JSON is parsed from left
-to right, so the brace must then be the end of an event. The last block ends before the last event
+A block ends at a ``}, {`` if the text before it is a valid list of events. Because JSON is parsed
+from left to right, the brace must be the end of an event. The last block ends before the last event
 of the file. The file of a killed job may be truncated. Events after the last block, and events in
 blocks that are not valid JSON, are decoded one by one.
 """
@@ -59,7 +59,7 @@ class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """A trace event that was decoded individually. Its times are exact decimals in microseconds."""
+    """A trace event that was decoded individually, with times as exact decimals in microseconds."""
 
     ts: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
     dur: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
@@ -126,9 +126,9 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
     A process id or thread id that is a text, negative or too large is first replaced by a number.
-    These numbers are consecutive, and start at 0xF00000 for processes and at 2^48 for threads.
-    Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then replaces
-    thread ids with more than 24 bits.
+    The replacement numbers are consecutive, and start at 0xF00000 for processes and at 2^48 for
+    threads. Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then
+    replaces thread ids with more than 24 bits.
 
     Args:
         threads: Numbers the threads.
@@ -273,8 +273,8 @@ _MAX_CUT_TOKEN = 16
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Maximum number of objects that are nested too deeply for Python's stack.
-#: Real files contain no such object, but garbage contains many. Each takes as long to read as a
-#: thousand normal objects.
+#: Real files contain no object that is nested too deeply, but garbage contains many. Each such
+#: object takes as long to read as a thousand normal objects.
 _MAX_TOO_DEEP = 100
 #: Maximum number of times that a text that contains unreadable objects is read.
 _MAX_PASSES = 8

@@ -389,8 +389,8 @@ def _describe_batches(
     kernel for them. No kernel arguments describe the batch, so each thread is searched in time
     order:
 
-    1. When a send or receive ends, it joins the thread's current batch. It is skipped if a
-       described kernel has the same external id.
+    1. When a send or receive ends, it joins the thread's current batch. A send or receive is
+       skipped if a described kernel has the same external id.
     2. When a launch from :func:`_list_ending_launches` starts, the current batch ends. The launched
        kernel executes the batch, unless the kernel is described. The batch is then discarded.
 

@@ -169,8 +169,8 @@ class EventCollector:
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
         """Return the rows of the events in a block for which all arguments must be kept.
 
-        These events are waits, CUDA event records, and the kernels and operators that have
-        collective arguments.
+        The arguments of waits, CUDA event records, and kernels and operators with collective
+        arguments are kept.
         """
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
@@ -236,7 +236,7 @@ class EventCollector:
     def select_recording(
         self, is_host_thread: Bools, is_inside: Callable[[int, int], bool]
     ) -> EventCollector:
-        """Return a copy whose operators, waits and event records are those of one recording.
+        """Return a copy that is limited to the operators, waits and event records of one recording.
 
         All other attributes are shared with this collector.
 

@@ -283,7 +283,7 @@ class _Trace:
 
 @dataclass(frozen=True)
 class _Events:
-    """The events in one recording.
+    """The events in a single recording.
 
     Attributes:
         work: Kernels followed by copies.
@@ -371,7 +371,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
     """Yield each recording's events in a merged trace, in the order of ``recordings``.
 
-    All events with impossible times are counted in the first recording.
+    Events with impossible times are all counted in the first recording.
     """
     recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 

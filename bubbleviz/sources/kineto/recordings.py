@@ -128,7 +128,7 @@ def find_recordings(
 def _refuse_collisions(path: str, finder: _Finder) -> None:
     """Raise an error if the trace contains two runs of the same process.
 
-    Such runs are detected by correlation ids that belong to two launches by one process.
+    Repeated runs are detected by correlation ids that belong to two launches by one process.
 
     Raises:
         ProfileError: More than ``_MIN_COLLISIONS`` of the correlation ids belong to two launches.
@@ -177,8 +177,8 @@ class _Finder:
         the offset:
 
         1. If the process id contains no number, the offset is 0.
-        2. If several processes launched work and this process is one of them, the offset is the
-           number in the process id.
+        2. If several processes, including this one, launched work, the offset is the number in the
+           process id.
         3. If the device number is unknown, the offset is the number in the process id if it is at
            least ``MAX_DEVICES``, and 0 otherwise.
         4. Otherwise, the offset is the number in the process id minus the device number.
@@ -434,7 +434,7 @@ class _Finder:
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
         """Yield a (process number, recording number) pair for each process, based on its label.
 
-        Among the recordings with the same label, the last one whose offset does not exceed the
+        Of the recordings with the same label, the last recording whose offset does not exceed the
         number in the process id is chosen. If all offsets exceed it, the first recording with the
         label is chosen. If no recording has the label, recording 0 is chosen.
         """

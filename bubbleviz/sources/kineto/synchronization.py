@@ -96,8 +96,8 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
         stream and the CUDA event.
     """
     _, _, device, _, event, record_stream, record = waits
-    # A wait also describes the record it waits for.
-    # Both are on the same device, because a CUDA event belongs to a context.
+    # A wait also describes the record it waits for. The record is on the same device as the wait,
+    # because a CUDA event belongs to a context.
     has_record = (record_stream != NONE) & (record != NONE)
     records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
     return np.hstack((records[1:5], records_of_waits))
@@ -121,8 +121,8 @@ def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
 
     Returns:
         Array of shape (7, events). The first axis contains the start, the correlation id, the
-        device, the stream and the CUDA event. Its last two entries describe the record that a wait
-        waits for: the stream and the correlation id. Unknown values are -1.
+        device, the stream and the CUDA event. The last two entries of the first axis describe the
+        record that a wait waits for: its stream and its correlation id. Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:

@@ -78,7 +78,8 @@ class EventObject(
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for the start or "e" for the end of the event.
-        id: Number shared by the start and the end of an event. Its scope depends on the format.
+        id: Number shared by the start and the end of an event. The scope of the number depends on
+            the format.
         pid: Process id, or the channel in files from the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: The event's arguments.

@@ -137,13 +137,13 @@ class NcclEvents(Table):
 class Bridges(Table):
     """Kernel starts that were timed on both the GPU's clock and the host's clock.
 
-    There is one row for each channel of a kernel.
+    The table has one row for each channel of a kernel.
 
     Attributes:
         row: Row of the operation in the event table.
         gpu_ns: Kernel start time on the GPU's clock.
         host_ns: Time on the host's clock at which the host saw the kernel start. Because the host
-            polls, this is late by up to one sleep of the polling thread.
+            polls, this time is late by up to one sleep of the polling thread.
     """
 
     row: Ints
@@ -216,8 +216,8 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     ``_MAX_DEVIATION_NS`` from the lower median for the GPU. GPUs with fewer than ``_MIN_BRIDGES``
     bridges are not checked for wrong starts.
 
-    An end is wrong if the start is wrong. It is also wrong if the kernel seems to last longer than
-    the whole recording: the span of all host times in the file plus ``_MAX_DEVIATION_NS``.
+    An end is wrong if the start is wrong. An end is also wrong if the kernel seems to last longer
+    than the whole recording: the span of all host times in the file plus ``_MAX_DEVIATION_NS``.
 
     Args:
         events: Operations in a file.

@@ -114,7 +114,8 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
         ProfileError: The dump cannot be read, is damaged, or contains pickled objects.
     """
     content = b"".join(UnpackedFile(path, watch, _BLOCK))
-    # For a damaged file, the C unpickler may allocate a lot of memory. This one does not.
+    # For a damaged file, the C unpickler may allocate a lot of memory. The Python unpickler does
+    # not.
     unpickler = pickle._Unpickler(io.BytesIO(content))
     unpickler.find_class = _refuse_object  # type: ignore[method-assign]  # a dump holds no objects
     try:
@@ -178,7 +179,7 @@ def _parse_rank(path: str) -> int:
 
 
 def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
-    """Return the process group of an entry. Its ranks are unknown if the dump does not describe it.
+    """Return an entry's process group, with unknown ranks if the dump does not describe the group.
 
     Args:
         groups: Process groups that the dump describes, keyed by name.
@@ -239,8 +240,8 @@ def _add_batch(
 def _parse_name(entry: _Entry) -> re.Match[str]:
     """Split the name of an entry into the groups ``name``, ``own`` and ``peer``.
 
-    ``own`` is the calling rank, and ``peer`` is the rank of the peer. Both are None if the
-    operation is not point-to-point.
+    ``own`` is the calling rank, and ``peer`` is the rank of the peer. ``own`` and ``peer`` are None
+    if the operation is not point-to-point.
     """
     match = _NAME.match(replace_surrogates(entry.profiling_name))
     assert match is not None

@@ -183,8 +183,8 @@ class _Process:
 
         Args:
             event: Event that starts the operation.
-            call: The call that precedes the operation, or None. It provides the root, and the count
-                and data type if the operation lacks them.
+            call: The call that precedes the operation, or None. The call provides the root, and the
+                count and data type if the operation lacks them.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

@@ -203,7 +203,7 @@ def _make_calls(row: Ints, columns: Ints) -> Calls:
 
     Calls that have a correlation id but no possible times are left out and counted in
     ``impossible``. Times are impossible if :func:`~bubbleviz.model.profile.mask_possible` rejects
-    them. They are also impossible if a call starts at 0 and either ends at 0 or lasts more than a
+    them. Times are also impossible if a call starts at 0 and either ends at 0 or lasts more than a
     second, because CUPTI writes 0 for a missing time.
 
     Args:

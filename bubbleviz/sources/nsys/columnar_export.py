@@ -58,7 +58,8 @@ _SETTINGS = (
     "autoload_known_extensions = false",
 )
 #: Defines SQLite's ``JSON_EACH`` for DuckDB.
-#: It returns the elements of a JSON array as texts, so the queries cast them to numbers.
+#: This ``JSON_EACH`` returns the elements of a JSON array as texts, so the queries cast them to
+#: numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
@@ -82,7 +83,7 @@ _NARROW_TYPES = frozenset(
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
 #: The only column of bytes that do not encode text.
 _BYTES_COLUMN = "binaryData"
-#: First id to assign to names stored in place of ids. It is larger than any id in ``StringIds``.
+#: First id to assign to names stored in place of ids, larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
 #: Name of the ENUM type that numbers names stored in place of ids, and SQL that returns such names
 #: as ``StringIds`` rows.
@@ -350,7 +351,7 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
 
 
 def _has_null(column: Any) -> bool:
-    """Return whether a column that DuckDB returned contains NULL. DuckDB then masks the column."""
+    """Return whether a column from DuckDB contains NULL. DuckDB then masks the column."""
     return bool(np.any(getattr(column, "mask", False)))
 
 

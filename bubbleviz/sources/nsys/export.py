@@ -237,7 +237,7 @@ class Export(ABC):
 
     @abstractmethod
     def _iter_parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
-        """Yield one function per part of a table, in table order. Each function reads its part."""
+        """Yield one function per part of a table, in table order. Each function reads one part."""
 
     def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
         """Run a query, and return its int64 columns, shape (columns, rows).
@@ -476,8 +476,8 @@ class Export(ABC):
         """Help the pool threads while the first part in ``ahead`` is not available.
 
         The current thread reads parts in ``ahead`` that no pool thread has started, and replaces
-        their entries with finished futures. It stops when the first part is available or all parts
-        have been started. Nothing is read unless ``any_order`` is true.
+        their entries with finished futures. The current thread stops when the first part is
+        available or all parts have been started. Nothing is read unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())

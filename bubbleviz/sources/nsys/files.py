@@ -26,7 +26,7 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 ENDINGS = ("_pqtdir", "_arwdir")
 #: File suffixes in a columnar export. If a table has several files, the first suffix wins.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
-#: Every export has at least one of these tables.
+#: Tables of which every export has at least one.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
 #: Table names that distinguish an nsys export from other directories of Parquet files.
 _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
@@ -153,7 +153,7 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
         refuse_pointer(path)
         if not keep and find_spec("duckdb") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
-            # Some versions of nsys append the suffix even if the name already has it.
+            # Some versions of nsys append the suffix even if the name already ends in it.
             candidates = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
             process = _run_export(path, "parquetdir", target)
             if isinstance(process, subprocess.CompletedProcess) and process.returncode == 0:

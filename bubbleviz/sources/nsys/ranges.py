@@ -162,14 +162,14 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
-    latest time that occurs in the ranges read or in the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. The end of such a range is
+    set to the latest time in the ranges read or in the other tables.
 
     Args:
         export: The open export.
         names: Filter for the names of the ranges.
-        last_ns: Function that returns the latest time in the other tables, in ns. It is called only
-            if there are open ranges.
+        last_ns: Function that returns the latest time in the other tables, in ns. This function is
+            called only if there are open ranges.
 
     Returns:
         ranges: The ranges with possible times.
@@ -261,9 +261,9 @@ class LongRanges:
             threads: Threads whose ranges are returned.
             since_ns: Interval start times.
             until_ns: Interval end times.
-            of: Thread of each interval, or None if all intervals apply to all threads. This is only
-                a hint that allows reading less: a range that overlaps a different thread's interval
-                may still be returned.
+            of: Thread of each interval, or None if all intervals apply to all threads. The argument
+                is only a hint that allows reading less: a range that overlaps a different thread's
+                interval may still be returned.
         """
         times = intervals.union(since_ns, until_ns)
         columns, named_blocks = [np.empty((3, 0), np.int64)], []
@@ -335,7 +335,7 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Renumber names in order of first appearance and drop unused names.
 
-    This makes the numbers independent of rows that were read and later left out.
+    The new numbers do not depend on rows that were read and later left out.
 
     Args:
         name_id: For each row, the index of its name in ``names``, or -1 if it has no name.

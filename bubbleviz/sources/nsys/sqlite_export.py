@@ -32,7 +32,7 @@ _ROW_NUMBER = "_rowid_"
 #: Larger parts would need more memory and make threads wait longer.
 ROWS = 1 << 17
 #: Number of rows per part when names are read.
-#: These parts are larger, because the selected strings are looked up again for each part.
+#: Parts with names are larger, because the selected strings are looked up again for each part.
 _NAMED_ROWS = 1 << 18
 #: Maximum number of ``StringIds`` pages that one call searches.
 #: A call takes about 20 ms, and Ctrl-C has no effect during the call.

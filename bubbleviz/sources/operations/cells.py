@@ -94,7 +94,7 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class Cells:
-    """Those columns of an operation table that belong to the schema.
+    """The columns of an operation table that belong to the schema.
 
     Attributes:
         path: Path to the file.
@@ -381,7 +381,7 @@ def _is_collective(entry: object) -> bool:
     """Return whether a JSON value is a valid collective, which is a list of texts and integers.
 
     The list has three strings and seven integers. The last two integers are the start and the end,
-    which must not be before the start. The other integers must be at least -1.
+    which must not be before the start. All integers but the start and the end must be at least -1.
     """
     return (
         isinstance(entry, list)

@@ -118,14 +118,14 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     """
     source = Source(
         path=path,
-        # This host is used for ranks whose host is not in the table, so that all tables form one
-        # run.
+        # Host for ranks whose host is not in the table. All tables without hosts then form one run.
         host="table",
         host_known=False,
         format=kind,
         session_clock_ns=0,
         device="rank",
-        # Tables without a column "clock" share this clock, even if they come from different hosts.
+        # Clock shared by all tables without a column "clock", even if they come from different
+        # hosts.
         clock=DeclaredClock("tables"),
     )
 

@@ -57,7 +57,7 @@ class Column:
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Maximum absolute value of a time in ns, such that the difference of two times fits in 64 bits.
 MAX_TIME_NS = 1 << 62
-#: Largest valid rank number. The same limit applies to stages and pipelines.
+#: Largest valid rank number. The limit also applies to stage and pipeline numbers.
 MAX_RANK = 999_999
 #: Names of the start and end columns without their unit, in order of preference.
 _START_NAMES, _END_NAMES = ("start",), ("end", "duration")

@@ -198,8 +198,8 @@ class Part:
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
         """Return the statement that creates a table's view.
 
-        The view has the name that queries use for the table. It contains only the columns that
-        queries read, converted by :func:`_select_column`.
+        The view has the name that queries use for the table. The view contains only the columns
+        that queries read, converted by :func:`_select_column`.
 
         Args:
             base: Name of the table in queries.

@@ -6,7 +6,7 @@ event's ``extdata``.
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
 ``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
-other categories. Each is read as a range that is named after the function.
+other categories. A function of the program is read as a range that is named after the function.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _iter_limitations(
 
     The limitations in ``recording.limitations`` come first, followed by limitations for unnamed
     ranges, unnamed calls and missing work. Kernels are reported as missing if the recording has no
-    kernels but has calls that launch kernels. The same applies to copies.
+    kernels but has calls that launch kernels. Missing copies are reported in the same way.
 
     Args:
         recording: The file's contents.

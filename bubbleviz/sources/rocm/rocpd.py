@@ -248,7 +248,7 @@ _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
 
 
 def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
-    """Read a file written by one of ROCm's profilers. It may contain several processes on one host.
+    """Read a ROCm profiler's file, which may contain several processes on one host.
 
     In the format "rocpd", an unknown hostname is reported as a limitation.
 

@@ -233,9 +233,9 @@ class PageTable:
 
         A row must meet these conditions to be selected:
 
-        - Its kind is one of ``kinds``, if the column ``kind`` is given.
-        - Its text matches one of ``globs``. A row whose text is NULL must have a text id in ``ids``
-          instead, unless ``thread`` is given.
+        - The row's kind is one of ``kinds``, if the column ``kind`` is given.
+        - The row's text matches one of ``globs``. A row whose text is NULL must have a text id in
+          ``ids`` instead, unless ``thread`` is given.
         - If the column ``thread`` is given, it lasts at least ``shortest`` and overlaps an interval
           of its thread.
 

@@ -54,7 +54,7 @@ class PlainColumn:
 
 @dataclass(frozen=True)
 class Query:
-    """A query, or a variant of a view. Each is one file in ``sql/``.
+    """A query or a variant of a view, stored as one file in ``sql/``.
 
     Attributes:
         maker: The collection of queries that this query belongs to.

@@ -44,7 +44,7 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Roles of device lines, keyed by line name. All other lines are derived from these lines.
+#: Roles of device lines, keyed by line name. Lines with other names are derived from these lines.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
 #: Additional roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
@@ -83,8 +83,8 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
     """Return the role of each line in a plane.
 
     - On a host, all lines have the role ``HOST``.
-    - A device with streams is a GPU. Its streams have the role ``STREAM``. Its other lines are
-      derived from the streams.
+    - A device with streams is a GPU. The streams have the role ``STREAM``. All other lines of a GPU
+      are derived from its streams.
     - On other devices, a line's name determines its role.
 
     All other lines have the role ``NOTHING``.
@@ -172,7 +172,7 @@ class Planes:
 
     Attributes:
         texts: Numbers all texts in events.
-        labels: Numbers all labels. A label says which instruction an event belongs to. It is a
+        labels: Numbers all labels. A label says which instruction an event belongs to. A label is a
             tuple of four numbers, each -1 if unknown. The first three are indices into ``texts``:
             the instruction (``fusion.3``), its path in the program
             (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
@@ -272,7 +272,7 @@ class Planes:
         self._append(role, self._number_steps(events) if role == STEPS else events)
 
     def _number_steps(self, events: PlaneEvents) -> PlaneEvents:
-        """Fill in missing step numbers, and return the training steps that then have a number.
+        """Fill in missing step numbers, and return the training steps whose number is known.
 
         If a step lacks the statistic ``step``, its name is used as its number. A step whose name is
         not a number is left out.

@@ -40,7 +40,7 @@ from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
-#: First thread id for threads that represent devices. It is larger than all real thread ids.
+#: First thread id for threads that represent devices, larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
 #: Name of a host line on which a thread runs Python.
 _PYTHON = "python"
@@ -66,8 +66,8 @@ def find_leaves(events: PlaneEvents) -> Ints:
         ├─while.2──────────┤      not a leaf, because it contains other instructions
          ├─dot.3─┤├─add.4─┤       leaves
 
-    Events without a duration are leaves. They do not count as contents of the events that surround
-    them.
+    Events without a duration are leaves. Events without a duration do not count as contents of the
+    events that surround them.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -310,8 +310,8 @@ class DeviceWork:
     ) -> tuple[PlaneEvents, Ints]:
         """Label each launch with the instruction that it launched, and name its range.
 
-        A launch is matched to the first row of work with the same correlation id. It gets the label
-        of this work, which identifies the instruction more precisely.
+        A launch is matched to the first row of work with the same correlation id. The launch gets
+        the label of this work, which identifies the instruction more precisely.
 
         Returns:
             instructions: The launches, with the label and the device of the matched work. A launch
@@ -406,8 +406,8 @@ class DeviceWork:
         """Make the range name for a module, and return its index.
 
         The range name is ``XlaModule:#hlo_module=MODULE,program_id=PROGRAM#``, without
-        ``,program_id=PROGRAM`` if the program id is unknown. The index is also remembered as one of
-        the module's names. A module has one name per program id.
+        ``,program_id=PROGRAM`` if the program id is unknown. The index is also stored as one of the
+        module's names. A module has one name per program id.
 
         Args:
             module: Name of the module, such as ``jit_step``.
@@ -542,7 +542,8 @@ def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) 
     """
     is_module_start = mask_run_starts(thread, device, module)
     last_module_start = np.maximum.accumulate(np.where(is_module_start, np.arange(len(label)), 0))
-    # An instruction may launch several kernels in a row. Only the first one starts an execution.
+    # An instruction may launch several kernels in a row. Only the first of these kernels starts an
+    # execution.
     is_first_label = label == label[last_module_start]
     return np.cumsum(is_module_start | (is_first_label & mask_run_starts(label))) - 1
 
@@ -636,7 +637,8 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
     ``recording 2`` and so on. A single recording is returned unchanged.
 
     Args:
-        parts: The process number and profile of each recording. There is at least one recording.
+        parts: The process number and profile of each recording. The list contains at least one
+            recording.
     """
     if len(parts) == 1:
         return parts[0][1]

@@ -358,8 +358,8 @@ class PlaneReader:
             line: Parsed message of the line.
             rows: Slice that selects the events to decode.
             role: Role of the line, such as ``xla.OPS``.
-            row: Row of a host line, number of a GPU stream, or -1 for any other line. It is stored
-                with each event.
+            row: Row of a host line, number of a GPU stream, or -1 for any other line. The value is
+                stored with each event.
         """
         events = line.events[rows]
         data = np.frombuffer(b"".join(events), np.uint8)

@@ -270,7 +270,7 @@ class PartReader:
 
     Args:
         path: Path to the file, which may still be empty.
-        names: Numbers the range names. It may be shared by several readers.
+        names: Numbers the range names. Several readers may share this object.
 
     Attributes:
         path: Path to the file.
@@ -280,7 +280,7 @@ class PartReader:
         n_tail_damaged: Number of damaged lines after the last complete iteration. If another
             machine is writing the file, a later read may find them intact.
         tail_bytes: Number of bytes after the last complete iteration.
-        cut_bytes: Number of bytes after the last line end. They belong to a line that is still
+        cut_bytes: Number of bytes after the last line end. The bytes belong to a line that is still
             being written or was never completed.
     """
 
@@ -323,7 +323,7 @@ class PartReader:
     def _seek_unread(self, file: BinaryIO) -> bool:
         """Seek to the position in a file at which reading must continue.
 
-        This is the position after the last complete iteration that was read. If the file is new, or
+        Reading continues after the last complete iteration that was read. If the file is new, or
         was truncated or replaced, earlier results are discarded, and reading continues after the
         header.
 
@@ -441,7 +441,7 @@ class FollowedFolder:
     clock of each file's host. The iterations of a stretch give UTC as well.
 
     Args:
-        folder: The folder that contains the recordings. It need not exist yet.
+        folder: Path to the folder that contains the recordings. The folder need not exist yet.
 
     Attributes:
         names: Numbers the range names in all files.

@@ -191,8 +191,8 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
     """Find the receives and collectives that run inside a compute operation and that it waits for.
 
     A compute operation has one of the phases in ``WORK``. Each receive or collective is compared
-    with the last compute operation that starts before it. It is inside the compute operation if it
-    does not end later::
+    with the last compute operation that starts before it. A receive or collective is inside the
+    compute operation if it does not end later::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F

@@ -84,9 +84,9 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 
     - The recording has the same world size as the newest recording.
     - The recording is the latest for its rank with this world size.
-    - The recording had not ended when the newest recording began. For this comparison, the clocks
-      of hosts may differ by one second. If every rank was recorded only once, so that there is no
-      earlier run, the clocks may differ by one hour.
+    - The recording had not ended when the newest recording began. In this comparison, host clocks
+      may differ by one second. If every rank was recorded only once, so that there is no earlier
+      run, host clocks may differ by one hour.
 
     Files with a damaged header are kept, because they may belong to the run. Reading them reports
     the damage.
@@ -150,7 +150,7 @@ class RecordedSession:
 
     Attributes:
         path: Path to the first file.
-        header: The header of the first file that has a complete one.
+        header: Header of the first file that has a complete header.
         names: Range names, indexed by name id.
         stretch: The complete iterations, sorted by start time, along with their operations.
         parts: Number of files.
@@ -240,7 +240,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 def has_neighbors(session: RecordedSession) -> bool:
     """Return whether the file numbers just before or after a recording belong to other recordings.
 
-    Such recordings are other recordings of the same rank.
+    Recordings with adjacent file numbers are of the same rank.
     """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbors = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
