@@ -92,8 +92,8 @@ def analyze(
         parallel: Tensor, pipeline and data parallel sizes, or None to infer them.
         plan: Path of a file with the planned order of operations to compare with the measured
             order, or None.
-        keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports,
-            next to the reports.
+        keep_export: Whether to keep the SQLite files exported from ``.nsys-rep`` reports. They are
+            stored next to the reports.
         what_if: Whether to simulate other schedules with the measured operation durations.
         ideal: Whether to simulate the run's schedule (or the plan, if given) with the measured
             operation durations.
@@ -328,7 +328,7 @@ def simulate(
         tw: Weight-gradient time of a microbatch in milliseconds: one value for all stages, or one
             per stage.
         tcomm: Time of a transfer in milliseconds.
-        chunks: Number of model chunks per device, or None for the default of the schedule.
+        chunks: Number of model chunks per device, or None for the schedule's default.
 
     Raises:
         UsageError: The schedule does not exist or does not support the sizes, or a size is neither

@@ -88,7 +88,7 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
     """Create a server that offers the tools of this module to an AI assistant.
 
     Args:
-        folders: Folders that the server may read. No other files are read.
+        folders: Folders that the server is allowed to read. No other files are read.
 
     Raises:
         InputError: A path in ``folders`` is not a folder.
@@ -229,7 +229,7 @@ def _list_folders(roots: Sequence[Path]) -> Answer:
     """List the folders that contain profiles, with the number of profiles in each.
 
     Args:
-        roots: Folders to search. Direct subfolders are searched too, except symbolic links.
+        roots: Folders to search. Direct subfolders are also searched, except symbolic links.
 
     Returns:
         An answer with the searched roots (``reads``) and the folders that contain profiles.
@@ -433,7 +433,7 @@ def analyze(path: str) -> Answer:
 
 
 def _describe_saved(path: str) -> Answer:
-    """Return the primary ratio, schedule, restrictions and advice of a saved report.
+    """Return a saved report's primary ratio, schedule, restrictions and advice.
 
     A report on idle time has no schedule and no advice. At most five pieces of advice are returned.
 

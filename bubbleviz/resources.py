@@ -25,9 +25,9 @@ def count_cores() -> int:
 def keep_freed_memory() -> None:
     """Make glibc reuse freed memory instead of returning it to the operating system.
 
-    Columns are allocated and freed for each block of a file, often by different threads. The
-    operating system clears every page that it provides, which took 8 % of the CPU time for a
-    profile with 2 million kernels. On systems without glibc, this function does nothing.
+    Columns are allocated and freed for each file block, often by different threads. The operating
+    system clears every page that it provides, which took 8 % of the CPU time for a profile with 2
+    million kernels. On systems without glibc, this function does nothing.
     """
     system = ctypes.CDLL(None) if sys.platform == "linux" else None
     if system is None or not hasattr(system, "mallopt"):

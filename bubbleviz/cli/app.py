@@ -155,7 +155,7 @@ def _load_command(name: str) -> Callable[..., Any]:
 
 
 def _do_nothing() -> None:
-    """Do nothing. Placeholder for the function of a command that is only listed in the help."""
+    """Do nothing. Placeholder function for a command that is only listed in the help."""
 
 
 def _print_version(is_requested: bool) -> None:

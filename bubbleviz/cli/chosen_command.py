@@ -22,7 +22,7 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
         The command, followed by the arguments.
 
     Raises:
-        InputError: A path contains nothing that can be read.
+        InputError: A path contains nothing readable.
     """
     from bubbleviz.analyses.first_look import choose_command
 

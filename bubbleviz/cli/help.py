@@ -114,7 +114,7 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
     Args:
         values: Values of the option, each a comma-separated list of table names, or None if the
             option is not given. ``all`` selects all tables.
-        all_tables: Names of all tables of the command, in output order.
+        all_tables: Names of all of the command's tables, in output order.
 
     Returns:
         Names of the selected tables in output order, or () if the option is not given. For ``all``,

@@ -138,7 +138,7 @@ class MeasurementOptions:
         """Return whether the given paths name a saved report rather than profiles.
 
         Args:
-            run: The path of a report, or the paths of the profiles of a run.
+            run: The path of a report, or the paths of a run's profiles.
             command: Name of the command, for error messages.
             verb: Verb for error messages that says what the command does with a report, for example
                 "checks".

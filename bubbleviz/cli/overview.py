@@ -41,7 +41,7 @@ def describe_inspection(
 
     Args:
         inspection: Inspection of the profile.
-        paths: Paths of all profiles of the command, quoted for a shell.
+        paths: Paths of all profiles given to the command, quoted for a shell.
         conventions_of_run: Names of the conventions followed by any of the run's profiles.
         everything: Whether to print complete lists. Otherwise lists are shortened to one screen.
     """
@@ -180,7 +180,7 @@ def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str
 
     Args:
         device: The device.
-        noun: Word for the device, such as "GPU".
+        noun: Word to use for the device, such as "GPU".
         uuid: Whether to include the UUID of the device.
     """
     text = to_one_line(device.name, 60)

@@ -85,8 +85,8 @@ class PrivateNames:
 
         Args:
             result: A string, a dataclass, a struct, or nested tuples, lists and mappings of them.
-                Before any replacement, the files and hosts listed by the result (or by an element
-                of a tuple) are recorded.
+                The files and hosts that the result (or an element of a tuple) lists are recorded
+                before names are replaced.
         """
         if self._stand_ins is None:
             return result

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.report.report import Report
 
-#: Maximum length of a list of numbers in an option. No report has more ranks or iterations.
+#: Maximum length of a number list in an option. No report has more ranks or iterations.
 _MAX_NUMBERS = 1_000_000
 #: Maximum number of hosts that an error message lists.
 _MAX_HOSTS = 8

@@ -51,8 +51,8 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
         def _answer(self, content: bytes) -> None:
             """Send a response with the given content.
 
-            The response has status 404 and no content if the path does not contain the token, or if
-            the ``Host`` header is wrong.
+            If the path does not contain the token or the ``Host`` header is wrong, the response has
+            status 404 and no content.
 
             Args:
                 content: The page, or b"" for a HEAD request.

@@ -48,8 +48,8 @@ def show(blocks: Iterable[Block]) -> None:
     """Print the blocks of a document on standard output.
 
     If standard output is a terminal, or if the environment variable ``COLUMNS`` is set, tables are
-    fitted to the width. Otherwise tables are printed in full, as plain text. If the encoding of
-    standard output lacks drawing characters, ASCII is printed.
+    fitted to the width. Otherwise tables are printed in full, as plain text. If standard output's
+    encoding lacks drawing characters, ASCII is printed.
     """
     shown_on = describe_display()
     has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None

@@ -27,8 +27,8 @@ NONE = -1
 TableT = TypeVar("TableT", bound="Table")
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-#: Minimum length of a column that is stored as a single value if all of its values are equal.
-#: In :func:`get_flags`, the maximum number of set flags that are compared with all codes.
+#: Minimum length of a column that is stored as a single value if all of its values are equal. It is
+#: also the maximum number of set flags for which :func:`get_flags` compares codes.
 _MIN_COMPACT = 16
 
 

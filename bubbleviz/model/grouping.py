@@ -230,7 +230,7 @@ def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
 
 
 def find_run_starts(*columns: npt.NDArray[Any]) -> Ints:
-    """Return the index of the first row of each run of consecutive equal rows, ascending."""
+    """Return the first row index of each run of consecutive equal rows, in ascending order."""
     return np.flatnonzero(mask_run_starts(*columns))
 
 
@@ -287,7 +287,7 @@ def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -
 
     Args:
         keys: Key columns of equal length. If a key occurs several times, its last value wins.
-        values: Value for each row of the key columns.
+        values: One value per row of the key columns.
         queries: Columns of the rows to look up, in the same order as the key columns.
     """
     pairs = list(zip(keys, queries, strict=True))

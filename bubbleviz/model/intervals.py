@@ -281,7 +281,7 @@ def group_union(
 def group_measure(
     group: Codes, n_groups: int, start_ns: Ints, end_ns: Ints, mask: Bools | None = None
 ) -> Ints:
-    """Return the length of the union of each group's intervals in ns, shape (n_groups,).
+    """Return the total length of each group's merged intervals in ns, shape (n_groups,).
 
     For the arguments, see :func:`group_union`.
     """
@@ -368,7 +368,7 @@ def measure_windows(
 
 
 def group_sum(group: Codes, n_groups: int, values: Ints) -> Ints:
-    """Return the sum of the values of each group, exactly in int64.
+    """Return the exact int64 sum of each group's values.
 
     ``np.bincount`` is not used because it would convert the values to float64.
     """

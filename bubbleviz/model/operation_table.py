@@ -57,7 +57,7 @@ class OperationTable:
             have no string.
         group: Text that lists the ranks in the collective, for rows that are collectives. Other
             rows have no string.
-        paired: Whether iterations with the same name on different ranks are the same iteration.
+        paired: Whether same-named iterations on different ranks are the same iteration.
         told: Names of the columns that were read from the file.
         waits: Intervals in which an operation waited for data, so that it did not keep its GPU
             busy. In this and the following interval tables, the column ``operation`` contains rows
@@ -65,7 +65,8 @@ class OperationTable:
         unattributed: Intervals in which a rank computed outside of any operation.
         exposed: Intervals in which a rank ran only collectives.
         overheads: Intervals in which the profiler delayed a rank.
-        collectives: Collectives listed in a column of the table. Empty if each collective is a row.
+        collectives: Collectives listed in one of the table's columns. Empty if each collective is a
+            row.
         pauses: Intervals in which a rank was not recorded.
         noun: File type for messages, such as "table of operations".
         notes: Limitations found while reading the file.

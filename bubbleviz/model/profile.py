@@ -436,7 +436,7 @@ class Source:
         session_clock_ns: Reading of the host's steady clock at time 0 of the profile, or None if
             unknown.
         device: Kind of device: ``GPU``, the name of another accelerator, or :data:`HOST`.
-        clock: Clock that a table declares for its times, or None for the clock of the host.
+        clock: Clock that a table declares for its times, or None for the host's clock.
         machine: Id that distinguishes machines with the same hostname, or None if unknown.
         api: Name of the API whose calls launch work.
     """
@@ -481,7 +481,7 @@ class Profile:
     Attributes:
         source: The file, and the host that recorded the profile.
         activities: Kernels, copies and memsets on the devices.
-        calls: API calls of the host.
+        calls: API calls made by the host.
         ranges: Ranges whose names may follow a convention.
         all_ranges: All ranges, regardless of name.
         overheads: Intervals in which the profiler stopped a process.

@@ -92,7 +92,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _make_run_document(run: ComparedRun) -> dict[str, Any]:
-    """Return the title, path, version, primary ratio, sizes and restrictions of a run as JSON."""
+    """Return a run's title, path, version, primary ratio, sizes and restrictions as JSON."""
     saved = run.saved
     return {
         "title": run.title,
@@ -250,8 +250,8 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
 
     Args:
         comparison: The comparison.
-        screen: Whether to limit the blocks to what fits on one screen. The table of ratios with
-            their significance tests is then left out.
+        screen: Whether to limit the blocks to what fits on one screen. The table of ratios and
+            significance tests is then left out.
     """
     titles, notes = _make_titles(comparison), comparison.notes
     max_lines = _MAX_NOTES if screen else None

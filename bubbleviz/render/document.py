@@ -139,7 +139,7 @@ MAX_ROWS = 64
 
 
 def format_index(number: int | None) -> str:
-    """Format an index as text. None and negative numbers become a dash."""
+    """Format an index. None and negative numbers become a dash."""
     return "-" if number is None or number < 0 else str(number)
 
 

@@ -18,7 +18,7 @@ from bubbleviz.errors import OutputError, UsageError
 
 #: Prefix of temporary file names. Temporary files are in the directory of the output.
 _PREFIX = ".bubbleviz-"
-#: Maximum time to wait for the reader of a pipe, in seconds.
+#: Maximum time to wait for a pipe's reader, in seconds.
 _MAX_WAIT_S = 10
 
 

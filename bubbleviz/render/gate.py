@@ -89,8 +89,8 @@ def format_json(
 def _make_check_values(check: Check) -> dict[str, Any]:
     """Return the ratio, value, limit and verdict of a check as JSON values.
 
-    The key ``of`` says whether the limit applies to the length of the window or to the bubble. The
-    key ``unit`` is "ms", or None if the value is a fraction of 1.
+    The key ``of`` says whether the limit applies to the window length or to the bubble. The key
+    ``unit`` is "ms", or None if the value is a fraction of 1.
     """
     limit = check.limit
     return {

@@ -95,7 +95,7 @@ def _check_order(result: Ideal | Estimate) -> Ideal:
 
 
 def explain_no_picture(name: str) -> str:
-    """Return the error message for drawing a schedule that is only a formula.
+    """Return the error message for an attempt to draw a schedule that is only a formula.
 
     The message recommends a similar schedule that can be drawn, if there is one.
     """

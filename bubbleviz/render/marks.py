@@ -235,7 +235,7 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
 
     Returns:
         half: ``WHOLE``, ``UPPER`` or ``LOWER`` for each mark.
-        covered: Mask of the marks that a later mark partly covers.
+        covered: Mask of the marks partly covered by a later mark.
     """
     half = np.full(len(marks), WHOLE, np.int64)
     covered = np.zeros(len(marks), np.bool_)
@@ -301,7 +301,7 @@ def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> t
 
     Returns:
         half: ``UPPER`` or ``LOWER`` for each mark.
-        covered: Mask of the marks that the next mark in the same half partly covers.
+        covered: Mask of the marks partly covered by the next mark in the same half.
     """
     half = np.full(len(left), LOWER, np.int64)
     covered = np.zeros(len(left), np.bool_)
@@ -348,7 +348,7 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
     limit grows with the number of rows, so that no more than about ``MAX_MARKS`` wide marks remain.
 
     Args:
-        blocks: All marks, in blocks. Marks of the same operation must be adjacent.
+        blocks: All marks, split into blocks. Marks of the same operation must be adjacent.
         rows: Number of rows.
         width: Width of the plot, in px.
 

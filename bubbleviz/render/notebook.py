@@ -142,8 +142,9 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     def advice(self) -> tuple[AdviceEntry, ...]:
         """Changes that shortened the iterations when the run was replayed, largest savings first.
 
-        Empty if no change shortened the iterations. ``what_to_do_first`` may still recommend a step
-        that a replay cannot test, such as using more microbatches or recording missing profiles.
+        Empty if no change made the iterations shorter. ``what_to_do_first`` may still recommend a
+        step that a replay cannot test, such as using more microbatches or recording missing
+        profiles.
         """
         return write_all_advice(self)
 
@@ -304,7 +305,7 @@ def render_fragment(report: measured.Report) -> str:
 
 
 def wrap_picture(above: str, svg: str, below: str) -> str:
-    """Return the HTML fragment for a notebook: style sheet, text, picture, and more text.
+    """Return the HTML fragment for a notebook: style sheet, text, picture and more text.
 
     Args:
         above: HTML to show above the picture.

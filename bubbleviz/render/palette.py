@@ -9,8 +9,8 @@ along its top or bottom edge::
 
 Idle time uses other hues, and each cause of idle time has its own hatch.
 
-The chunks of a rank range from dark fills with white numbers to light fills with black numbers.
-With three or more chunks, ``B`` also has a strip along its top edge.
+A rank's chunks range from dark fills with white numbers to light fills with black numbers. With
+three or more chunks, ``B`` also has a strip along its top edge.
 """
 
 from __future__ import annotations

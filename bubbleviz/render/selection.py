@@ -145,7 +145,7 @@ def measure_row_ratios(
 def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
     """Return the bubble ratio of each rank that is active in an iteration, keyed by rank index.
 
-    The value is None if the ratio of the rank is unknown.
+    The value is None if the rank's ratio is unknown.
     """
     ranks = iteration.ranks
     return dict(zip(list_indices(ranks), compute_rank_ratios(ranks, name), strict=True))

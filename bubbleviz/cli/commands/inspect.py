@@ -115,7 +115,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
     """Measure a run, and write a bundle that reproduces the measured numbers.
 
     Args:
-        profiles: Paths of the profiles of the run.
+        profiles: Paths of the run's profiles.
         convention: Convention names, or paths of TOML files.
         outputs: Outputs of the command, of which the first one is the bundle.
     """

@@ -79,7 +79,7 @@ def _read_model(
 
     Args:
         run: Paths of profiles, or the path of a single report. Empty if a table is given.
-        layers: Path of a table of layers, or None.
+        layers: Path of a layer table, or None.
         layers_per_stage: Value of the option ``--layers-per-stage``, or None.
         measurement: Options for measuring profiles.
 

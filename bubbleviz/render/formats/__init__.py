@@ -33,7 +33,7 @@ _FORMER_ENDINGS = re.compile(
 #: Matches the endings of former plan formats.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
-#: Error messages for optional packages that are needed but not installed, keyed by package.
+#: Error messages for required optional packages that are not installed, keyed by package.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
     "or write a table: -o operations.csv",
@@ -79,7 +79,7 @@ class Renderer:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Tuple of the file name endings."""
+        """The file name endings as a tuple."""
         return tuple(self.endings.split())
 
     @property

@@ -121,8 +121,8 @@ def _find_tightest(
 ) -> dict[int, _TightestBox]:
     """Return the longest number and the smallest box of each phase, keyed by phase code.
 
-    The smallest box combines the smallest width and the smallest height of all boxes of the phase,
-    so no actual box may have this size.
+    The smallest box combines the minimum width and the minimum height over the phase's boxes. There
+    may be no actual box of this size.
 
     Args:
         texts: Text of the number in each box, keyed by the box's index in ``marks``.

@@ -34,8 +34,8 @@ def _format_clock_note(uncertainty_ns: float | None) -> str:
 def draw_error_bars(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw the clock uncertainty of each row as a horizontal error bar.
 
-    The middle of the bar is the time at which the rank starts its work in the first drawn
-    iteration. A bar is omitted if the uncertainty is unknown, or if the bar would be shorter than
+    The bar is centered on the time at which the rank starts its work in the first drawn iteration.
+    A bar is omitted if the uncertainty is unknown, or if the bar would be shorter than
     ``_SMALLEST_ERROR_BAR`` on each side. There are no bars if all rows have the same clock.
     """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
@@ -57,7 +57,7 @@ def _make_error_bar(layout: Layout, middle: float, reach: float, top: float) -> 
 
     Args:
         layout: Layout of the rows.
-        middle: The x coordinate of the middle of the bar.
+        middle: The x coordinate of the bar's middle.
         reach: Distance from the middle to each end.
         top: Upper edge of the row.
     """

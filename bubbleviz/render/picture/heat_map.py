@@ -62,7 +62,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     """Draw a heat map for each phase of the first drawn iteration, and a note about the shades.
 
     Operations are ignored if they have no busy time or if their microbatch or virtual stage is
-    unknown. A phase has no map if all of its operations are ignored.
+    unknown. There is no map for a phase if all of its operations are ignored.
     """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"
@@ -148,7 +148,7 @@ def _draw_stages(
         layout: Layout of the timeline. Names end before the left edge of its plot.
         names: Name of each stage.
         relative: Busy times relative to the median of the phase, shape (stages, microbatches).
-        height: Height of a row of cells.
+        height: Height of a cell row.
     """
     size = page.style.letters.axis
     medians = np.nanmedian(relative, axis=1)

@@ -131,7 +131,7 @@ def _name_rows(
         report: The report.
         selection: The rows that are drawn.
         style: The style.
-        ratio_ranges: (minimum, maximum) ratio of the replicas of each row, or None if unknown.
+        ratio_ranges: (minimum, maximum) ratio over each row's replicas, or None if unknown.
     """
     ranks = selection.ranks
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)

@@ -43,7 +43,7 @@ class _Swatch(NamedTuple):
         number: Number in the box, or "" for none.
         ink: Color of the number.
         dotted: Whether to draw a dotted line below the box, like the one below merged operations.
-        cause: Label of the cause of idle time whose fill the box shows, or "" to use ``look``.
+        cause: Label of the idle-time cause whose fill the box shows, or "" to use ``look``.
     """
 
     width: float
@@ -112,7 +112,7 @@ def _draw_swatch(page: Page, swatch: _Swatch, x: float, height: float) -> None:
 def _list_entries(
     page: Page, timelines: Sequence[TimelinePainter]
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield (swatches, text) for each entry of the legend.
+    """Yield (swatches, text) for each legend entry.
 
     The entries are, in this order: phases, idle time, unattributed compute, communication, other
     iterations, and merged operations. An entry is left out if no timeline contains marks of its
@@ -146,8 +146,7 @@ def _list_idle_entries(
 ) -> Iterator[tuple[list[_Swatch], str]]:
     """Yield (swatches, text) for idle time, and for gaps between iterations if there are any.
 
-    Idle time has one entry for each cause that is drawn, or the entry "bubble" if causes are not
-    drawn.
+    Idle time has one entry for each drawn cause, or the entry "bubble" if causes are not drawn.
     """
     causes = sorted({cause for timeline in timelines for cause in timeline.causes})
     if not causes:
@@ -162,7 +161,7 @@ def _list_idle_entries(
 def _list_shades(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
-    """Yield a swatch for each shade of a phase.
+    """Yield a swatch for each of a phase's shades.
 
     No swatches are yielded for a phase that is not drawn.
 

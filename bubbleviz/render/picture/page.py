@@ -131,7 +131,7 @@ class Page:
 
         Args:
             path: Path of the line.
-            ink: ``grid`` for the color of grid lines, or ``mark`` for the color of text.
+            ink: ``grid`` for the grid-line color, or ``mark`` for the text color.
             width: Width of the line.
             look: Other attributes of the SVG element.
         """

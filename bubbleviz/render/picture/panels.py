@@ -94,7 +94,7 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
 def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> None:
     """Draw the heading and the note above all panels, unless the style has no titles.
 
-    If there are no panels, a heading says so in every style.
+    If there are no panels, a heading says so, regardless of style.
     """
     page.title = "Nothing to draw: no run" if is_empty else to_one_line(heading, 200)
     if page.style.titled or is_empty:
@@ -112,7 +112,7 @@ def _draw_notes(page: Page, notes: Sequence[str]) -> None:
 
 
 def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter | None:
-    """Return the painter for the timeline of a panel, or None if there is nothing to draw."""
+    """Return the painter for a panel's timeline, or None if there is nothing to draw."""
     selection = select(report, view)
     return None if selection is None else TimelinePainter(page, report, view, selection)
 
@@ -208,7 +208,7 @@ def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
 
     1. The ideal: the schedule of the run with equal stages and free transfers. The ideal is left
        out if its makespan equals the makespan of the second simulation.
-    2. The schedule of the run with the measured times.
+    2. The run's own schedule with the measured times.
     3. The best other schedule with the measured times.
     """
     same_schedule, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best

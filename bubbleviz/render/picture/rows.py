@@ -52,7 +52,7 @@ from bubbleviz.report.report import Report
 #: SVG attributes of the dotted line below merged marks, and its distance from the marks in px.
 DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
 DOTS_BELOW = 0.8
-#: Width below which gaps in the dotted line are closed, in px.
+#: Width, in px, below which gaps in the dotted line are filled.
 _DOTS_BRIDGE = 3
 #: Maximum number of marks for which a picture's operations have tooltips.
 MOST_TOOLTIPS = 4_000
@@ -436,7 +436,7 @@ def _draw_gap_lines(
 
 
 def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
-    """Return the SVG path of the outline of adjacent bars, or "" if all heights are 0.
+    """Return the SVG path outlining adjacent bars, or "" if all heights are 0.
 
     Args:
         heights: Height of each bar, from left to right.

@@ -69,7 +69,7 @@ def _measure_computing_share(
 
     Args:
         report: The report.
-        selection: The part of the report that is drawn.
+        selection: The part of the report to draw.
         rows: Rows that represent several replicas.
         width: Width of the plot, in px.
         steps: Number of equally wide steps into which the plot is divided.

@@ -69,8 +69,8 @@ def _describe_kernel_share(report: Report) -> str:
     """Return a clause with the share of time during which any kernel was running, or "".
 
     The clause is needed only if the ranks form no pipeline and the primary ratio covers only part
-    of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, the share is one of the
-    texts of :func:`_describe_bounds`.
+    of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, :func:`_describe_bounds`
+    includes the share in its texts.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""

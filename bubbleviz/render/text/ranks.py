@@ -45,7 +45,7 @@ _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 def is_summarized(report: Report, view: View) -> bool:
     """Return whether tables summarize the ranks instead of listing all of them.
 
-    Tables summarize very many ranks, unless the view selects ranks or asks for one row per rank.
+    Tables summarize very many ranks, unless the view selects ranks or requests one row per rank.
     """
     return is_many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
@@ -305,7 +305,7 @@ _AS_FAST = 0.995
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 #: Headers of the columns dropped first on a narrow terminal, in this order.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
-#: Time columns for the window of a ratio: header, and name of the field in the ratio's account.
+#: Time columns for a ratio's window: header, and field name in the ratio's account.
 _ACCOUNT_COLUMNS = {
     "overlap": "overlap_ns",
     "unattrib.": "unattributed_ns",

@@ -74,7 +74,7 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
     return f"{advice.share} of {doc.format_ms(base_ns)} ms"
 
 
-#: Maximum number of slowdowns listed for each kind of part, such as stages or links.
+#: Maximum number of slowdowns to list for each kind of part, such as stages or links.
 _MAX_SLOWDOWNS = 3
 
 
@@ -125,7 +125,7 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
 
 
 def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
-    """Return the slowdown of each part of a run, grouped by kind of part.
+    """Return the slowdown of each part of a run, grouped by part kind.
 
     The kinds are phases, stages, replicas, ranks, microbatches, links and iterations, in this
     order.

@@ -181,7 +181,7 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks that the advice concerns, whose rows are marked and bold.
+        marked: Indices of the ranks that the advice concerns. Their rows are marked and bold.
         max_lines: Preferred maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
@@ -347,7 +347,7 @@ def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: i
 
 
 def _choose_kinds(shares: Floats) -> Ints:
-    """Choose one kind for each cell, so that each kind gets its share of the cells of a row.
+    """Choose one kind for each cell, so that each kind gets its share of a row's cells.
 
     The algorithm is error diffusion from left to right. For each kind, a backlog accumulates the
     kind's shares of the cells so far, minus 1 for each cell that shows the kind. A cell shows the
@@ -435,7 +435,7 @@ def _describe_rows(selection: Selection, size: int) -> str:
 
 
 def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
-    """Return the label of each row: the stage, or the rank if the stage is unknown.
+    """Return each row's label: the stage, or the rank if the stage is unknown.
 
     If the row is a single rank and its stage has several ranks, the label contains both.
     """

@@ -168,8 +168,8 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the memory needed by a microbatch on each virtual stage.
 
     Nothing is yielded if memory was not recorded. A virtual stage has a row only if the memory of
-    its F operations was measured. The last column is the maximum peak memory of any rank of the
-    stage.
+    its F operations was measured. The last column is the maximum peak memory over the stage's
+    ranks.
     """
     if report.memory is None:
         return

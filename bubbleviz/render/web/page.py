@@ -75,7 +75,7 @@ _SCRIPTS = (
 )
 #: Matches the parts of the template that are replaced in pages without a pipeline.
 _REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
-#: JavaScript statement that exports the function of the charting library that the page needs.
+#: JavaScript statement that exports the charting-library function that the page needs.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
     "This report needs JavaScript, which this browser does not run. "

@@ -36,7 +36,7 @@ MAX_CHARACTERS = 25_000_000
 #: Estimated compressed size of an operation and of a bubble, in bytes, if times are in ns.
 #: If the estimated total size is too large, times are in units of ``_COARSE_NS``.
 _BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 8.1, 2.5, 1000
-#: Columns of the operations table that are stored in the structure block.
+#: Columns of the operations table stored in the structure block.
 _STRUCTURE = (
     "rank",
     "iteration",
@@ -189,7 +189,7 @@ def _find_rows(rank: Ints, first: int, stop: int) -> slice:
 
 
 def _get_rank_column(tables: Tables, table: str) -> Ints:
-    """Return the rank of each row of a table.
+    """Return the rank of each table row.
 
     If the table has no ``rank`` column, the rank is taken from the row's operation.
     """
@@ -306,7 +306,7 @@ def _locate_peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
     Args:
         peer: For each bubble of the shard, the index of the peer operation in the entire timeline,
             or -1 if there is none.
-        rank: Rank of each operation of the entire timeline.
+        rank: Rank of each operation in the entire timeline.
         rows: Slice of the operations that belong to the shard.
 
     Returns:
