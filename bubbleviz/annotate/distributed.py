@@ -8,7 +8,7 @@ import sys
 def get_torch_rank_and_size() -> tuple[int, int] | None:
     """Return (rank, world size), or None if torch.distributed is not initialized.
 
-    The world size is -1 if it is unknown.
+    The world size is -1 if unknown.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

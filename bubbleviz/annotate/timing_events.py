@@ -1,4 +1,4 @@
-"""Measure when a GPU runs the work of a range with timing events, without waiting for the GPU.
+"""Use timing events to measure when a GPU runs a range's work, without waiting for the GPU.
 
 Each range records two events on the stream that is current when the range opens. The events come
 from a pool. All events in an iteration are polled together, and are read once all of them are
@@ -157,10 +157,10 @@ class TimingEvents:
         """Estimate the host time at which the GPU reached the anchor of a block.
 
         The result is the device time of the anchor plus the offset (host clock minus device clock).
-        The GPU reaches an anchor after the host has recorded it, so the host's time of recording
-        minus the device time of the anchor is a lower bound of the offset. To allow for clock
-        drift, the previous estimate is reduced by ``_MAX_DRIFT`` times the elapsed time. The new
-        estimate is the larger of the reduced estimate and the bound::
+        The GPU reaches an anchor after the host has recorded it, so the host's recording time minus
+        the anchor's device time is a lower bound on the offset. To allow for clock drift, the
+        previous estimate is reduced by ``_MAX_DRIFT`` times the elapsed time. The new estimate is
+        the larger of the reduced estimate and the bound::
 
             device    ─────○───────────○──────────────────○────
             host      ────│┤──────────│┤─────────│────────┤────   recorded, reached

@@ -2,7 +2,7 @@ r"""Reads naming conventions, each of which is defined in a TOML file.
 
 The built-in conventions are in ``frameworks/``. To support another framework, add a file there.
 Tests check the examples and counter-examples of each file against all other files. A user's file is
-rejected if its patterns miss one of its examples or match one of its counter-examples.
+rejected if its patterns miss any of its examples or match any of its counter-examples.
 
 .. code-block:: toml
 

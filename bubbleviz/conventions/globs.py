@@ -21,7 +21,7 @@ _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
 #: Matches a set that has the same meaning in DuckDB's GLOB.
 _PORTABLE_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
-#: Pieces that only occur if the last set in a GLOB has no closing bracket.
+#: GLOB pieces that only occur if the last set has no closing bracket.
 _UNCLOSED = {"[", "[]", "[^]"}
 _LETTER_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
@@ -328,7 +328,7 @@ class PackedNames:
 
 
 def convert_to_duckdb(glob: str) -> str | None:
-    """Convert an SQLite GLOB to a DuckDB GLOB that matches at least as many texts.
+    """Convert an SQLite GLOB to a DuckDB GLOB that matches at least the same texts.
 
     The DuckDB GLOB may match more texts, because the two dialects differ in their sets, escapes and
     treatment of non-ASCII characters.

@@ -1,4 +1,4 @@
-"""Classifies kernels, threads, API calls and collectives by name, using ``kinds.toml``."""
+"""Classifies kernels, threads, API calls and collectives by their names, using ``kinds.toml``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NCCL = re.compile(r"^(?:void )?nccl")
 
 @dataclass(frozen=True)
 class Kinds:
-    """Lists of regexes for kernel and thread names, searched anywhere in a name, ignoring case.
+    """Lists of regexes for kernel and thread names, searched for anywhere in a name, ignoring case.
 
     Attributes:
         communication: Regexes for communication kernels, matched against demangled names.

@@ -82,7 +82,7 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
 
     Args:
         table: A TOML value, which must be a table.
-        types: Type of the value of each allowed key.
+        types: Maps each allowed key to the type of its value.
         source: Path to the file and name of the table, used in messages.
 
     Raises:

@@ -93,8 +93,8 @@ def idle(
         activities: TOML file of host activities, to be matched before the built-in ones.
         convention: Names of conventions, or paths to TOML files, whose lists of communication
             kernels extend the built-in list.
-        window: Part of the run to analyze, in the form of the option ``--window``: a range of step
-            numbers, or of times on each profile's own clock. None selects the complete run.
+        window: Part of the run to analyze, in the format of the option ``--window``: a range of
+            step numbers, or of times on each profile's own clock. None selects the complete run.
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
@@ -217,7 +217,7 @@ def _make_window_since(start_ns: int) -> Window:
 
 
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Label each rank with its host and device, and with more details if labels would be equal.
+    """Label each rank with its host and device, adding details if labels would be equal.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
     the host is replaced by the file name of the profile, and finally by the path of the profile.

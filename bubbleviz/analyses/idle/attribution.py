@@ -64,10 +64,9 @@ def attribute_idle(
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
 
-    Returns:
-        Pieces of the gaps with one activity each, sorted by start. ``interval`` is the row of the
-        gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
-        ``host``, otherwise -1.
+    Returns: Pieces of the gaps, each with one activity, sorted by start. ``interval`` is the row of
+    the gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
+    ``host``, otherwise -1.
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
     idle = _name_host_activity(
@@ -236,7 +235,7 @@ def _split_at_events(
         is_seen: Mask of the pieces that are inside an event.
     """
     row, start_ns, end_ns, event = find_events_around(host, thread, idle.start_ns, idle.end_ns)
-    # The appended entry, at index -1, stands for no event.
+    # The appended entry, at index -1, means that there is no event.
     waits_for_work = np.append(host.by, NONE)[event] != NONE
     pieces = replace(
         idle.take(row),

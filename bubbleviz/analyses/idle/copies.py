@@ -68,7 +68,7 @@ class CopyTotal:
 
     @property
     def label(self) -> str:
-        """Direction in words, followed by the kind of host memory if it is known."""
+        """Direction in words, followed by the kind of host memory if known."""
         of_host = f" ({self.host_memory.label})" if self.host_memory is not Memory.UNKNOWN else ""
         return f"{self.direction.label}{of_host}"
 

@@ -251,7 +251,7 @@ def _slice_device(
 def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
-    """Return the count and total duration of a device's copies and of its kernels of each name.
+    """Return the count and total duration of each kernel name, and of copies, on a device.
 
     Durations are clipped to the device's span. The durations of concurrent work are added up. Names
     without any work in the span are left out.
@@ -350,11 +350,11 @@ def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) 
     Args:
         launched_ns: Launch time of each kernel or copy.
         start_ns: Start of each kernel or copy, not before its launch.
-        span_ns: Start and end of the time in which the depth is measured. Work that was launched
+        span_ns: Start and end of the period in which the depth is measured. Work that was launched
             earlier is in the queue from the start of the span.
 
-    Returns:
-        The mean depth over the span, the maximum depth, and the time in which the queue was empty.
+    Returns: The mean depth over the span, the maximum depth, and the time during which the queue
+    was empty.
     """
     low_ns, high_ns = span_ns
     times = np.concatenate((launched_ns, start_ns))

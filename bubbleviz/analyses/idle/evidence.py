@@ -56,7 +56,7 @@ class Evidence:
     """Everything in a profile that explains idle time.
 
     Attributes:
-        devices: The devices with their gaps.
+        devices: The devices and their gaps.
         activities: Kernels, followed by copies. Kernels for sends and receives are named after the
             operations that they perform.
         calls: Calls that launched the work after long gaps, and long calls in gaps, sorted by row.
@@ -207,7 +207,7 @@ def _find_evidence(
     """Gather the evidence for the idle time of devices.
 
     Args:
-        linked: The profile with its work linked to calls.
+        linked: The profile, with its work linked to calls.
         devices: Devices of the profile.
         options: Options of the analysis.
         synchronization: Synchronization events in the profile, or None if there are none.
@@ -274,7 +274,7 @@ def _find_waiting(
     """Find the stream and host waits that a profile's synchronization events prove.
 
     Args:
-        linked: The profile with its work linked to calls.
+        linked: The profile, with its work linked to calls.
         synchronization: Synchronization events of the profile.
         recording_calls: Calls that recorded events.
         kinds: Name patterns that identify communication kernels.

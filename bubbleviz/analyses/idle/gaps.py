@@ -95,7 +95,7 @@ def find_devices(
     shortest_ns: int,
     window_ns: tuple[int, int] | None = None,
 ) -> Iterator[Device]:
-    """Yield the devices that ran work with a duration above zero, with their gaps.
+    """Yield the devices that ran work with a nonzero duration, along with their gaps.
 
     Args:
         profile: The profile.
@@ -214,7 +214,7 @@ def measure_times(
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     name, copies = activities.name_id[rows], rows >= activities.kernels
-    # Copies have no name, so their index -1 selects the last element.
+    # Copies have no name. Their name index is -1, which selects the last element.
     communicates, is_p2p = (
         np.append(match_any(activities.names, patterns), False)[name] & ~copies
         for patterns in (kinds.communication, kinds.point_to_point)

@@ -193,7 +193,7 @@ def collect_host_events(
     """
     range_activity, range_strength = _classify_ranges(ranges, lookup, numbers)
     launched = _find_launched_work(calls, call)
-    # Calls that launched work get their activity in select_for_rank.
+    # Calls that launched work are assigned an activity later, in select_for_rank.
     other_calls = np.flatnonzero(launched == NONE)
     names = np.array(profile.calls.names(calls.row[other_calls]), object)
     activity, strength = np.full(len(calls), NONE), np.full(len(calls), known.KNOWN)

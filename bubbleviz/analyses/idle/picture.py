@@ -1,4 +1,4 @@
-"""The idle time picture: one strip per device with its work and its host's activities.
+"""The idle time picture: one strip per device that shows its work and its host's activities.
 
 A strip consists of slices about one pixel wide. The height of a slice is divided among compute,
 communication, copies, and the activities of idle time, from top to bottom, in proportion to their
@@ -135,7 +135,7 @@ def _draw_strip(
         left: Left edge of the strip.
         width: Width of the strip.
         height: Height of the strip.
-        colors: Colors by name, from top to bottom.
+        colors: Colors keyed by name, ordered from top to bottom.
     """
     spent = rank.sum_slices(list(colors))
     total_ns = np.maximum(spent.sum(axis=0), 1)
@@ -199,7 +199,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str]) -> None:
-    """Draw the legend: each color with its name and its fraction of the total time of all devices.
+    """Draw the legend: each color with its name and its fraction of the devices' total time.
 
     Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
     """

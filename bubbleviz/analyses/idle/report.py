@@ -238,12 +238,12 @@ class RankIdle:
 
     @property
     def duty_cycle(self) -> float | None:
-        """Busy time as a fraction of the span, or None if it is not measured."""
+        """Busy time as a fraction of the span, or None if not measured."""
         return self.busy_ns / self.span_ns if self.is_measured else None
 
     @property
     def compute_duty(self) -> float | None:
-        """Compute time as a fraction of the span, or None if it is not measured."""
+        """Compute time as a fraction of the span, or None if not measured."""
         return self.compute_ns / self.span_ns if self.is_measured else None
 
     @property
@@ -414,7 +414,7 @@ class IdleMeasurement:
 
 
 def add_up_work(totals: Iterable[WorkTotal]) -> list[WorkTotal]:
-    """Add up the totals with the same name and class, in order of first appearance."""
+    """Add up totals that have the same name and class, in order of first appearance."""
     sums: dict[tuple[str, str], WorkTotal] = {}
     for total in totals:
         key = total.name, total.work_class

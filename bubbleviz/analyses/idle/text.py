@@ -62,7 +62,7 @@ def sections(
 
     Args:
         measurement: The measured idle time.
-        top: Maximum number of rows of a table, or None for as many as fit on a screen.
+        top: Maximum number of rows per table, or None for as many rows as fit on a screen.
         everything: Whether to yield all tables, or only what fits on one screen.
     """
     devices, activities, steps, waits, kernels = _limit_rows(measurement, top)

@@ -35,7 +35,7 @@ def sum_by_activity(
         idle: Attributed idle time of the device. All other idle time is in short gaps, and is
             added to the kernel-to-kernel gaps.
         device: The device.
-        busy: Times in which any kernel or copy ran on the device.
+        busy: Times during which any kernel or copy ran on the device.
         names: Names of the activities, indexed by activity id.
         example: Function that takes a gap's row and an activity id, and describes the gap as the
             one in which the activity took longest.
@@ -100,7 +100,7 @@ def sum_by_step(
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
-        busy: Times in which any kernel or copy ran on the device.
+        busy: Times during which any kernel or copy ran on the device.
         steps: Steps of the device's process. They are clipped to the device's span here.
         names: Names of the activities, indexed by activity id.
     """

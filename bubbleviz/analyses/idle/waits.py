@@ -12,7 +12,7 @@ Work on a stream is ordered by the host's calls. The order is unknown for calls 
 for work whose call was not recorded. In both cases, no wait is proved.
 
 :func:`find_waiting` matches each wait with the record of its event. The waits between two
-consecutive activities (kernels or copies) of a stream form a *run*. From the completion time of
+consecutive activities (kernels or copies) of a stream form a *run*. Based on the completion time of
 each event, the function determines which work each run delayed.
 """
 
@@ -412,7 +412,7 @@ def _find_completions(
         order: Work of each stream, in launch order.
         records: Event records.
         stream: Stream of each record, or -1 if unknown.
-        called_ns: Time when the host made each record.
+        called_ns: Time at which the host made each record.
         launch_ends: Results of :func:`_find_launch_ends`.
         runs: Stream waits, grouped into runs.
 
@@ -497,8 +497,8 @@ def _find_held_work(
 
         record: Row of the record of the event that completed last.
         work: Row of the delayed activity.
-        start_ns: Time when the delayed activity started to wait.
-        end_ns: Time when the wait of the delayed activity ended.
+        start_ns: Time at which the delayed activity started to wait.
+        end_ns: Time at which the delayed activity's wait ended.
     """
     run_end = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
     record = runs.record[find_latest_so_far(runs.run, completed_ns[runs.record])[run_end]]

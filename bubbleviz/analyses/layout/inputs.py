@@ -69,7 +69,7 @@ def _make_model(
 
     Args:
         source: Description of the source, for the caption of a table.
-        layers: Layers with their times.
+        layers: Layers and their times.
         layout: Layout of the run.
         workload: Times of the run's stages.
         assumptions: Assumptions about layer times, one sentence each. Assumptions about memory are

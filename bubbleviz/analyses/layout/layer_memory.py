@@ -36,7 +36,7 @@ def add_layer_memory(
         allocated: Measured bytes of each layer, or None if only stages were measured.
 
     Returns:
-        layers: The layers with their memory.
+        layers: The layers, including their memory.
         assumptions: Assumptions made in place of measurements, one sentence each.
     """
     activation_bytes, weight_bytes, resident = (np.zeros(len(layers)) for _ in range(3))
@@ -63,7 +63,7 @@ def measure_layer_bytes(
 ) -> Floats:
     """Return the bytes that each layer allocates in a forward and keeps afterwards.
 
-    The bytes of all ranks that run a layer are added up, so only the ratios between the layers of a
+    Bytes are added up over all ranks that run a layer, so only the ratios between the layers of a
     stage are meaningful. Layers without any memory events get 0. Recorded layers are matched by
     virtual stage and name. The parts of an embedding or a head count as one layer.
 
@@ -96,7 +96,7 @@ def _list_layers(
 ) -> Iterator[tuple[int, LayerName, float]]:
     """Yield the virtual stage, name and bytes of each layer of a recording.
 
-    The stage is -1 if it is unknown. Memory outside of layers is left out.
+    The stage is -1 if unknown. Memory outside of layers is left out.
 
     Args:
         table: Memory of the recording's layers, with ranks numbered within the recording.
@@ -105,7 +105,7 @@ def _list_layers(
     """
     stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, rank_of_local)
     columns = table.rank, table.chunk, table.layer, table.activation
-    # The loop is short: a rank has a few dozen layers and chunks.
+    # The loop is short, because a rank has only a few dozen layers and chunks.
     for rank, chunk, layer, layer_bytes in zip(*(c.tolist() for c in columns), strict=True):
         if layer != NONE:
             yield stage_of.get((rank, chunk), NONE), table.layers[layer], layer_bytes

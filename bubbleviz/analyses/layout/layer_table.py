@@ -211,7 +211,7 @@ def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
 
 
 def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
-    """Parse a column of memory sizes, and check that their unit matches that of all earlier sizes.
+    """Parse a column of memory sizes, and check that all sizes so far have the same unit.
 
     An empty cell is 0. A zero may have any unit.
 

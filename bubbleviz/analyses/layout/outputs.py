@@ -45,7 +45,7 @@ def format_json(report: LayoutReport) -> str:
 
 
 def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
-    """Return one JSON object per layer, with its times and memory."""
+    """Return one JSON object per layer that contains the layer's times and memory."""
     columns = {
         "name": layers.names,
         "kind": tuple(kind.value for kind in layers.kinds),

@@ -130,7 +130,7 @@ def _draw_bars(
         bars: (layout, label) pairs, one per bar. The label may be "". The bar labeled ``before`` is
             pale.
         virtual_stages: Virtual stages of the device.
-        scale: Width of a nanosecond in px.
+        scale: Pixels per nanosecond.
     """
     for layout, label in bars:
         _draw_bar(page, layers, layout, virtual_stages, scale, pale=label == "before")

@@ -88,9 +88,9 @@ class EventGpu:
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
         """List the unused places in the profiles that may correspond to this GPU.
 
-        Places with the GPU's process id are listed. If the file name contains the hostname of some
-        of these places, only those places are listed. If no place has the process id, all unused
-        places are listed.
+        Places with the GPU's process id are listed. If the hostname of some of them appears in the
+        file name, only those are listed. If no place has the process id, all unused places are
+        listed.
         """
         of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
         of_host = [place for place in of_process if f"-{pool.places[place][2]}-" in self.label]
@@ -335,7 +335,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     GPU's clock are kept.
 
     Args:
-        gpu: The GPU with its operations.
+        gpu: The GPU and its operations.
         pool: Kernels of the profiles.
         used_places: Indices in ``pool.places`` that other GPUs have already matched, changed in
             place. The place of this GPU is added, unless its process has only one place.
@@ -370,7 +370,7 @@ def _convert_times(gpu: EventGpu, line: ClockLine, *, use_gpu_clock: bool) -> tu
     """Convert the start and end times of operations to the profiles' clock.
 
     Args:
-        gpu: The GPU with its operations.
+        gpu: The GPU and its operations.
         line: Map from the matched clock to the profiles' clock.
         use_gpu_clock: Whether the GPU's clock was matched instead of the host's clock.
     """

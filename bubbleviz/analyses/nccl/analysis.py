@@ -396,7 +396,7 @@ def _find_clock_bases(
 
 
 def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
-    """Return the number of ranks of each communicator, or None if it is unknown.
+    """Return each communicator's number of ranks, or None if unknown.
 
     If the number was not recorded, it is the highest rank or peer in the table plus one, or None if
     that is 1.

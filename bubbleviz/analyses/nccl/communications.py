@@ -65,11 +65,11 @@ def get_bus_factor(name: str, ranks: int | None) -> float | None:
 class Timing(IntEnum):
     """The source of an operation's times."""
 
-    #: Time when the host enqueued the operation.
+    #: Time at which the host enqueued the operation.
     LAUNCH = 0
     #: Times of the proxy thread, which serves the network.
     PROXY = 1
-    #: Times when the host saw the kernel start and end.
+    #: Times at which the host observed the start and end of the kernel.
     HOST = 2
     #: Times on the GPU's clock.
     GPU = 3
@@ -196,7 +196,7 @@ class Communications(Table):
         waiting_ns: Part of the duration in which the rank waited for other members, or -1 if
             unknown.
         moving_ns: Duration minus waiting time, or -1 if unknown.
-        awaited_ns: Time for which other members waited for this rank, or -1 if unknown.
+        awaited_ns: Total time that other members waited for this rank, or -1 if unknown.
         split: Code of :class:`Split`.
         names: Names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's communicator hashes, or PyTorch's process groups.

@@ -85,7 +85,7 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
-    """Fill in ``awaited_ns``, the time for which other members waited for each rank.
+    """Fill in ``awaited_ns``, the time that other members spent waiting for each rank.
 
     The members of an instance wait for the last member, which is the one that did not wait. The
     last member's ``awaited_ns`` is the sum of the waiting times in the instance. If several members
@@ -187,8 +187,8 @@ def _find_hang(
     Args:
         table: Operations recorded by flight recorders.
         rows: Rows of the communicator or pair, of which at least one is unfinished.
-        position: For each row of ``table``, a number that is the same for all members of an
-            operation, and larger for later operations of the communicator or pair.
+        position: A number for each row of ``table``. All members of an operation have the same
+            number, and later operations of the communicator or pair have larger numbers.
         pair: Sender and receiver in the communicator, or None for collectives.
         dumped: Ranks of the run whose flight recorders were read.
     """
@@ -212,7 +212,7 @@ def _find_hang(
 
 
 def _get_pair(source: Ints, target: Ints, row: int) -> tuple[int, int] | None:
-    """Return the sending and receiving rank of a row, or None if it is a collective."""
+    """Return the sending and receiving rank of a row, or None if the row is a collective."""
     return None if source[row] == NONE else (int(source[row]), int(target[row]))
 
 

@@ -106,7 +106,7 @@ class _Cluster(NamedTuple):
     """A set of differences that lie within one tolerance. The smallest tuple is the best cluster.
 
     Attributes:
-        negative_size: Number of differences, negated.
+        negative_size: Negated number of differences.
         spread_ns: Largest minus smallest difference.
         start_ns: Smallest difference.
     """

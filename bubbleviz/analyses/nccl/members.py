@@ -348,7 +348,7 @@ def split_waiting(
 
     - the members with the same ``instance``,
     - the members with the same ``order_instance``,
-    - the time for which the proxy thread waited for the peer, limited to the duration.
+    - the time that the proxy thread spent waiting for the peer, capped at the duration.
 
     If no source gives a waiting time, waiting and moving are unknown.
 
@@ -357,9 +357,9 @@ def split_waiting(
         instance: Instance number of each row, equal for all members of an operation, or -1.
         order_instance: Instance number of each row that was paired by order alone, otherwise -1.
         compared: A group id for each clock. Times on clocks in the same group are comparable.
-        peer_wait_ns: Time for which the proxy thread of each operation waited for the peer, or 0
+        peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0
             without a proxy thread.
-        transfer_ns: Time for which the proxy thread moved data, or 0 without a proxy thread.
+        transfer_ns: Time that the proxy thread spent moving data, or 0 without a proxy thread.
 
     Returns:
         The operations with ``waiting_ns`` and ``moving_ns``, which are -1 if unknown, and with

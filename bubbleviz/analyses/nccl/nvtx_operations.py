@@ -144,8 +144,7 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
         communicator: Communicator of each operation, or -1 if unknown.
         device: Device of each operation.
 
-    Returns:
-        The rank, or -1 if it is unknown or ambiguous.
+    Returns: The rank, or -1 if unknown or ambiguous.
     """
     with_rank = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
     payload_keys = (process_of(payloads.thread), payloads.communicator, payloads.device)
@@ -219,8 +218,8 @@ def _measure_depth(change: Ints, thread: Ints) -> Ints:
 def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     """Divide each key's k kernels evenly among its n operations, in order.
 
-    Operation j (from 0) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1, but at
-    least the first of them. Several operations can therefore share a kernel.
+    Operation j (zero-based) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1, but
+    always the first of these kernels. Several operations can therefore share a kernel.
 
     Args:
         operations: Key columns of the operations.

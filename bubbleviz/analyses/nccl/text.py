@@ -98,7 +98,7 @@ def _list_hang_lines(
     - some ranks are late, and all other ranks wait for them
     - dumps are missing
     - there is a deadlock
-    - none of these: all ranks have entered the operations
+    - no specific cause, because all ranks have entered the operations
 
     One line follows for each mismatched call and each unfinished operation.
 

@@ -134,7 +134,7 @@ def find_totals(communication: Communication) -> tuple[Total, ...]:
 
 
 def _make_sort_key(total: Total) -> tuple[object, ...]:
-    """Return the sort key that puts the longest total first, and breaks ties by name."""
+    """Return the sort key that puts the longest total first and breaks ties by name."""
     communicator = format_communicator(total.communicator)
     return -(total.duration_ns or 0), communicator, total.name, total.algorithm, total.protocol
 
@@ -206,5 +206,5 @@ def _compute_rate(size: Floats, length_ns: Ints) -> float:
 
 
 def _to_number(value: float) -> float | None:
-    """Return a number, or None for NaN."""
+    """Convert NaN to None, and return any other number unchanged."""
     return None if np.isnan(value) else float(value)

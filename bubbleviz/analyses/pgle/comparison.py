@@ -32,8 +32,8 @@ def compare_costs(
 
     Returns:
         compared: (measured cost, estimate in us) pairs, largest absolute difference first.
-        unmeasured: Estimates in us of instructions that were not measured, keyed by name.
-        unestimated: Measured costs in us of instructions without an estimate, keyed by name.
+        unmeasured: Estimates in us for instructions that were not measured, keyed by name.
+        unestimated: Measured costs in us for instructions without an estimate, keyed by name.
     """
     estimates = {name.rpartition("::")[2]: cost_us for name, cost_us in estimates.items()}
     compared = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]

@@ -93,7 +93,7 @@ def measure(
     thunk = linked_work.range[work].astype(np.int64)
     groups = group_rows(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
-    # Copies have no name, so their index -1 selects the last element.
+    # Copies have no name. Their name index is -1, which selects the last element.
     is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
     is_communication = is_communication_name[activities.name_id[work]]
     is_collective = match_any(names.instructions, kinds.communication)
@@ -311,7 +311,7 @@ def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, In
         module: For each execution, an integer id of its module, or of its instruction if it is
             outside of all module ranges.
         run_index: For each execution, the number of earlier runs of its module on the device.
-        n_runs: For each execution, the number of all runs of its module on the device.
+        n_runs: For each execution, the total number of runs of its module on the device.
     """
     in_module = thunks.within != NONE
     n_modules = int(thunks.module.max(initial=NONE)) + 1

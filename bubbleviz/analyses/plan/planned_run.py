@@ -229,7 +229,7 @@ class LimitedWorkload(NamedTuple):
     """A workload with its activation memory and the memory limit of its devices.
 
     Attributes:
-        workload: The workload, with its activation memory and its memory limits.
+        workload: The workload, including its activation memory and memory limits.
         in_bytes: Whether the workload's memory is in bytes. If not, the unit is M_B (the
             activations of one microbatch on a complete stage) or a unit that the user chose.
         limit_is_from_run: Whether the limit is the peak memory of the order that the run used.
@@ -264,7 +264,7 @@ def resolve_memory(
             :func:`.memory_sizes.parse_memory`.
         backward: M_B, the memory of one microbatch on a complete stage from F to the end of B, or
             None to use the measured memory.
-        weight: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
+        weight: M_W, the part of M_B that is kept until the end of W, or None if all of M_B is kept.
 
     Raises:
         UsageError: An option is not an amount of memory, the units differ, or ``weight`` is given
@@ -359,7 +359,7 @@ class PlannedRun:
 
     Attributes:
         run: The measured run.
-        workload: The planned workload with its memory.
+        workload: The planned workload, including its memory.
         in_bytes: Whether the workload's memory is in bytes; see :class:`LimitedWorkload`.
         limit_is_from_run: Whether the memory limit is the peak memory of the order that the run
             used.
@@ -427,9 +427,10 @@ def plan_run(
         memory_limit: Memory limit per device; see ``limit`` of :func:`resolve_memory`.
         memory_b: M_B, the activations of a microbatch on a complete stage, or None to use the
             measured memory.
-        memory_w: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
-        split: Whether orders may split the backward into B and W. None allows it if the run splits
-            its backward.
+        memory_w: M_W, the part of M_B that is kept until the end of W, or None if all of M_B is
+            kept.
+        split: Whether orders may split the backward into B and W. None allows splitting if the run
+            itself splits its backward.
         watch: Callback that is called with the completed fraction of the search.
 
     Raises:

@@ -63,8 +63,8 @@ class WatchedIteration:
         parts: Parts of the bubble, largest first, with shares that add up to the primary ratio.
         paces: Paces of the ranks that computed in this iteration, sorted by descending excess.
         slow: Paces of the slow ranks, sorted by descending excess.
-        usual_pause_ns: If the pause before this iteration was long, the usual pause between
-            iterations, otherwise -1.
+        usual_pause_ns: Usual pause between iterations if the pause before this iteration was long,
+            otherwise -1.
     """
 
     number: int

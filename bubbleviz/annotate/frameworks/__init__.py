@@ -1,4 +1,4 @@
-"""The supported frameworks. Each framework has a module with its name.
+"""The supported frameworks. Each framework has a module named after it.
 
 Every module defines a function ``annotate()``, which returns the
 :class:`~bubbleviz.annotate.Annotations` of the framework. The function raises
