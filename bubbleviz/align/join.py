@@ -58,7 +58,7 @@ class JoinedRank:
 
 
 def _make_unknown() -> Ints:
-    """Return an empty column, the default of an attribute that has not been inferred yet."""
+    """Return an empty column, the default for attributes that have not been inferred yet."""
     return np.empty(0, np.int64)
 
 
@@ -79,8 +79,8 @@ class JoinedRecordings(RecordedTables):
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
         recorded_end_ns: For each rank, the time of the last kernel or call in its profile.
         named_stage: Virtual stage in the name of each operation, or -1 if the name contains none.
-        named_iteration: Iteration number in the name of a range around each operation, or -1 if
-            there is none.
+        named_iteration: Iteration number in the name of a range that encloses each operation, or -1
+            if there is none.
         inferred: Whether the microbatches of any recording were numbered by the order of their
             operations, because names do not number them.
         unmarked: Whether the range names of any recording do not show where iterations begin.
@@ -91,8 +91,8 @@ class JoinedRecordings(RecordedTables):
         reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
             is none.
         common_iteration: Common iteration of each operation, or -1 if it belongs to none. Equal
-            numbers mean the same iteration on all ranks, unlike in ``operations.iteration``, which
-            is numbered separately for each rank.
+            numbers refer to the same iteration on all ranks, unlike in ``operations.iteration``,
+            which is numbered separately for each rank.
         iteration_names: Name of each common iteration.
         paired: Whether it is known which iterations of different ranks are the same.
         iteration_numbers: Three columns that convert iteration numbers: rank, iteration number on
@@ -253,7 +253,7 @@ def _find_host(recording: Recording, rank: LocalRank) -> str:
 def _find_first_meetings(parts: Recordings) -> Ints:
     """Return, for each recording, the number of its first meeting after renumbering.
 
-    Each recording numbers its meetings from 0. After renumbering, the meetings of a recording
+    Each recording numbers its meetings from zero. After renumbering, the meetings of a recording
     follow the meetings of all previous recordings.
     """
     lengths = parts.count_rows("collectives")

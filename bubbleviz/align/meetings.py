@@ -134,7 +134,7 @@ def find_meetings(
             is none.
         time: The common clock, along with each machine's uncertainty.
         sizes_known: Whether the user specified the parallel sizes of the run.
-        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
+        ordered: Whether equal iteration numbers on different ranks refer to the same iteration.
 
     Returns:
         Meeting number of each collective, or -1 if unknown. Collectives that meet have equal
@@ -179,7 +179,7 @@ def _match_in_partitions(
         collectives: Collectives of all ranks.
         is_open: Mask of the collectives to match. Not modified.
         partitions: Partitions of the ranks, in the order in which they are tried. Each partition
-            contains the group of every rank, or -1 for a rank that is in no group.
+            assigns a group to every rank, or -1 to a rank that is in no group.
         time: The common clock, along with each machine's uncertainty.
     """
     is_open = is_open.copy()
@@ -211,7 +211,7 @@ def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Boo
 
     Returns:
         cell: Cell of each rank, or -1 for a rank that is in no group.
-        is_undivided: Mask of the ranks whose group is a single cell, and of the ranks in no group.
+        is_undivided: Mask of the ranks whose group is a single cell or that are in no group.
     """
     cells = group_rows(partition, comparable_clock)
     n_cells_of_group = np.bincount(group_rows(partition[cells.first]).of_row)
@@ -242,7 +242,7 @@ def _match_recorded_groups(
     Args:
         collectives: Collectives of all ranks.
         time: The common clock, along with each machine's uncertainty.
-        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
+        ordered: Whether equal iteration numbers on different ranks refer to the same iteration.
 
     Yields:
         Three arrays, one per method, with the meeting number of each collective, or -1 if the
@@ -318,8 +318,8 @@ def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) ->
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each collective (not just those in ``rows``), or -1 for a collective in no
-            cell.
+        cell: Cell of each collective (not just those in ``rows``), or -1 for a collective that is
+            in no cell.
 
     Returns:
         Meeting number of each collective, or -1 if it is not matched. Meetings with a single rank

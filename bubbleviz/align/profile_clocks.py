@@ -258,7 +258,7 @@ def build_session_clocks(
 
 
 def _measure_session_offset(source: Source, other: Source, steady: bool) -> int | None:
-    """Return the session start of ``source`` minus the session start of ``other``, in ns.
+    """Return the session start of ``source`` minus that of ``other``, in ns.
 
     The result is None if either profile does not record the clock.
 

@@ -53,7 +53,7 @@ def find_receiving_kernels(
     Args:
         recordings: All recordings of a run.
         sessions: For each recording, the clock derived from its session start.
-        joined_recordings: The recordings with stages and iterations. Times are on the clocks in
+        joined_recordings: The recordings, with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
     kernels_of_name = _list_shared_names(recordings, sessions)
@@ -89,7 +89,7 @@ def find_contradicting_kernels(
         recordings: All recordings of a run.
         captures: First and last time in each profile, on its uncorrected clock.
         sessions: For each recording, the clock derived from its session start.
-        joined_recordings: The recordings with stages and iterations. Times are on the clocks in
+        joined_recordings: The recordings, with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
     for name, of_ranks in _list_shared_names(recordings, sessions).items():
@@ -161,7 +161,7 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
     operations whose input arrived with a recorded receive.
 
     Args:
-        recordings: The recordings with stages, pipelines and iterations.
+        recordings: The recordings, with stages, pipelines and iterations.
         precedences: Data dependencies between ranks on one clock.
     """
     rows = precedences.later_row

@@ -80,7 +80,7 @@ def _refuse_other_shapes(
     """Raise MismatchError if profiles ran different numbers of microbatches or chunks.
 
     Only complete iterations are compared (:func:`_find_complete_iterations`). Each profile is
-    represented by its most frequent number, or by the smallest in case of a tie. Profiles with lost
+    represented by its most frequent number, or by the smallest in case of a tie. Profiles that lost
     range names are not compared.
 
     Args:

@@ -250,7 +250,7 @@ def _renumber_operations(
     """Renumber the ranks and iterations of operations as in the report and sort the operations.
 
     Args:
-        recordings: The recordings with paired iterations.
+        recordings: The recordings, with paired iterations.
         ranks: Ranks of the report.
         rank_index: Index of each rank in the report.
     """
@@ -285,8 +285,8 @@ class _Alignment:
         machines: Assumed machine name of each profile.
         hosts: Host name of each profile.
         sessions: For each profile, the clock derived from its session start.
-        recordings: The recordings with stages, pipelines and iterations. Times are on the clocks in
-            ``sessions``.
+        recordings: The recordings, with stages, pipelines and iterations. Times are on the clocks
+            in ``sessions``.
         rank_index: Index of each rank in the report.
         time: The common clock of all profiles.
         machine_notes: Limitations for ranks on one machine whose times contradict each other.
@@ -308,7 +308,7 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
 
     Captures that are far apart in UTC are refused unless the user sets the method ``causal``.
 
-    Profiles with the same hostname may be from several machines. If the method is ``causal`` or
+    Profiles with the same hostname may come from several machines. If the method is ``causal`` or
     None, and the clocks of these profiles contradict each other, the profiles are assigned to
     several machines and all recordings are aligned again.
 
@@ -341,7 +341,7 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
 
 
 def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Alignment:
-    """Find the stages and clocks of recordings, given the machine of each profile.
+    """Find the stages and clocks of recordings, given each profile's machine.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -503,7 +503,7 @@ def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[
     left out.
 
     Args:
-        recordings: The recordings with paired iterations.
+        recordings: The recordings, with paired iterations.
         rank_index: Index of each rank in the report.
     """
     active = recordings.active

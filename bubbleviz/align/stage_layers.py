@@ -79,7 +79,7 @@ def _add_layers(
     Args:
         layers: Layer times of each virtual stage. Modified in place.
         times: Layer times of the profile.
-        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Chunks that are missing
+        stage_of_chunk: Virtual stage of each (rank, chunk) in the profile. Chunks that are missing
             from this mapping are left out.
     """
     columns = times.rank, times.chunk, times.phase, times.layer, times.kernel_ns, times.first_ns

@@ -70,7 +70,7 @@ def solve_clocks(
 
     Returns:
         corrections: Correction of each clock, with an uncertainty that covers the entire capture.
-        contradiction: Worst contradiction between precedences, or None if there is none.
+        contradiction: The worst contradiction between precedences, or None if they are consistent.
     """
     limit, row = find_tightest_limits(precedences, len(start_ns))
     needed_slack, cycle = find_worst_cycle(limit)
@@ -144,7 +144,7 @@ def _find_drifting_corrections(
     Returns:
         slack_ns: Slack that was added to every bound.
         corrections: Correction of each clock in each segment, shape (clocks, segments), or None if
-            there are none.
+            no corrections exist.
     """
     for tried_slack_ns in (0.0, GRAIN_NS / 2):
         corrections = find_feasible_corrections(segments, tried_slack_ns)
@@ -171,8 +171,8 @@ def _segment_bounded(
 ) -> ClockSegments:
     """Divide the captures into time segments, with offsets applied and unbounded clocks left out.
 
-    The offsets of unbounded clocks are arbitrary. Therefore the precedences of these clocks are
-    left out, and their captures are replaced by the capture of the reference clock.
+    The offsets of unbounded clocks are arbitrary. Their precedences are therefore left out, and
+    their captures are replaced by the reference clock's capture.
 
     Args:
         precedences: Precedences between the clocks.
@@ -202,7 +202,8 @@ def _fit_lines(
 ) -> Floats:
     """Choose a line within each clock's band: a constant line if possible, else one with drift.
 
-    A clock needs drift in either of these cases, with a tolerance of ``GRAIN_NS``:
+    A clock needs drift in either of the following cases, which are checked with a tolerance of
+    ``GRAIN_NS``:
 
     - No constant value lies within the clock's band.
     - The two limits between this clock and another clock (other than the reference) contradict each

@@ -13,7 +13,7 @@ setting a clock moves both bounds at once, whereas a change in message delays do
    are called cells (``_bound_cells``).
 2. Fit the midpoints between the bounds of a clock pair with a line (the drift) plus a jump
    (``_fit_jumps``). A jump is accepted if it is much larger than the noise of the midpoints.
-3. If any clock jumped, replace the bounds of each clock pair by the hull of all its cells (smallest
+3. If any clock jumped, replace each clock pair's bounds with the hull of all its cells (smallest
    lower bound to largest upper bound). The hull is valid before and after the jump
    (``_widen_limits``).
 """
@@ -112,7 +112,7 @@ class _Jump(NamedTuple):
 
 @dataclass(frozen=True)
 class _Hulls:
-    """Hull of all cells of each clock pair: an interval that contains the interval of every cell.
+    """The hull of each clock pair's cells: an interval that contains the interval of every cell.
 
     Attributes:
         low_ns: Smallest lower bound of any used cell, or infinity if no cell is used.

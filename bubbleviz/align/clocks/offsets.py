@@ -1,8 +1,8 @@
 """Offsets: bounds on the constant offsets of clocks, from events whose order is known.
 
-An event on one clock that cannot be later than an event on another clock bounds the difference of
-the clocks from one side. A second pair of events, in the opposite direction, provides the bound on
-the other side::
+An event on one clock that cannot be later than an event on another clock bounds the difference
+between the clocks on one side. A second pair of events, in the opposite direction, provides the
+bound on the other side::
 
     clock 0   F ─────┤                     ├───── B
     clock 1           ├───── F   B ──────┤

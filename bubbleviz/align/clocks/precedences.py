@@ -219,8 +219,8 @@ def select_reductions(
     ignored, because they belong to tensor parallelism, or to gradient buckets that look the same.
 
     Args:
-        collectives: Collectives of all ranks, with iterations numbered per rank.
-        operations: Operations of all ranks, with iterations numbered per rank.
+        collectives: Collectives of all ranks, with iterations numbered separately for each rank.
+        operations: Operations of all ranks, with iterations numbered separately for each rank.
     """
     rows = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0))
     cells = group_rows(operations.rank[rows], operations.iteration[rows])
@@ -252,7 +252,7 @@ def find_collective_precedences(
     ``_MAX_PARTNERS`` following members.
 
     Args:
-        collectives: At most one collective per rank and iteration, with common iterations.
+        collectives: Collectives with common iterations, at most one per rank and iteration.
         group: The group of ranks with which each rank reduces gradients, or -1 if there is none.
         clock: Index of each rank's clock, shape (ranks,).
     """
@@ -307,8 +307,8 @@ def _select_steady(
 ) -> tuple[Ints, Ints]:
     """Select pairs of members on two clocks whose ends are equally far apart in all iterations.
 
-    If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs of these
-    two ranks are left out.
+    If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs from
+    these ranks are left out.
 
     Args:
         collectives: Collectives of all ranks.

@@ -38,7 +38,7 @@ def separate_machines(
     profile without dependencies on other profiles with the same hostname gets a separate machine.
 
     Args:
-        recordings: The recordings with stages and iterations. Times are on the clocks of the
+        recordings: The recordings, with stages and iterations. Times are on the clocks of the
             profiling sessions.
         precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
@@ -108,7 +108,7 @@ def _compare_clocks(
     smaller index first.
 
     Args:
-        recordings: The recordings with stages and iterations.
+        recordings: The recordings, with stages and iterations.
         precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
     Returns:

@@ -2,7 +2,7 @@
 
 The times of each profile are on the clock of its profiling session
 (:mod:`bubbleviz.align.profile_clocks`). The clocks of different machines agree to within the error
-of NTP. Pairs of events with a known order (precedences) bound this error from both sides.
+of NTP. Pairs of events whose order is known (precedences) bound this error from both sides.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build_timebase(
        replaced by constant corrections that are valid both before and after the steps.
 
     Args:
-        recordings: The recordings with stages and iterations. Times are on the clocks in
+        recordings: The recordings, with stages and iterations. Times are on the clocks in
             ``clocks``.
         clocks: For each profile, the clock derived from its session start.
         captures: First and last time in each profile, on its uncorrected clock.
@@ -158,7 +158,7 @@ def _list_limitations(
 ) -> Iterator[Limitation]:
     """Yield limitations for clocks that were computed from precedences.
 
-    A limitation is yielded in each of these cases, in this order:
+    A limitation is yielded in each of the following cases, in this order:
 
     - Iterations are paired, but a machine's clock is not bounded.
     - Collectives were left out.
@@ -166,7 +166,7 @@ def _list_limitations(
     - A clock was set during the capture.
 
     Args:
-        recordings: The recordings with stages and iterations.
+        recordings: The recordings, with stages and iterations.
         is_bounded: Mask of the machines whose clock is bounded.
         solution: Clocks of all machines.
         steps: Steps of the clocks that were set during the capture.
@@ -284,9 +284,9 @@ def _solve_machines(
     dependencies alone do not, the collectives are left out.
 
     Args:
-        recordings: The recordings with stages and iterations. Times are on the clocks of the
+        recordings: The recordings, with stages and iterations. Times are on the clocks of the
             profiling sessions.
-        extents: Start of each machine's first capture and end of its last capture.
+        extents: Start of each machine's first capture, and end of its last one.
         reference: Index of the machine whose correction is 0.
     """
     causal = _find_dependencies(recordings, recordings.machine_of_rank)
@@ -312,8 +312,8 @@ def _solve_machines(
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the timebase for tables of operations that declare aligned clocks.
 
-    All times are used unchanged. The uncertainty of a machine is declared by its last profile, or 0
-    if that profile declares no aligned clock.
+    All times are used unchanged. A machine's uncertainty is the one declared by its last profile,
+    or 0 if that profile declares no aligned clock.
     """
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(
@@ -339,7 +339,7 @@ def _make_timebase(
     """Return a timebase without limitations or contradictions.
 
     Args:
-        recordings: The recordings, which contain the machine of each rank.
+        recordings: The recordings, which include each rank's machine.
         clocks: Clock correction of each profile.
         uncertainty: Uncertainty of each machine, or None if it is unbounded. Only bounded machines
             are comparable.
@@ -365,12 +365,12 @@ def _use_session_clocks(
 
     - ``none`` keeps each machine on the clock of its first profile. Only the first machine is
       comparable.
-    - Any other method, such as ``utc``, makes the times of all machines comparable, with an unknown
-      error. The clocks are contradicted if an operation ran more than ``GRAIN_NS`` before its input
-      existed, by UTC.
+    - Any other method, such as ``utc``, makes the times of all machines comparable, but with an
+      unknown error. The clocks are contradicted if an operation ran more than ``GRAIN_NS`` before
+      its input existed, by UTC.
 
     Args:
-        recordings: The recordings with stages and iterations.
+        recordings: The recordings, with stages and iterations.
         clocks: For each profile, the clock derived from its session start.
         method: Alignment method.
     """
@@ -422,7 +422,7 @@ def _find_dependencies(
     """Return the precedences of data dependencies, or no precedences if iterations are not paired.
 
     Args:
-        recordings: The recordings with stages, pipelines and iterations.
+        recordings: The recordings, with stages, pipelines and iterations.
         clock: Index of each rank's clock, shape (ranks,).
         replica_clock: Index of the clock on which each rank is compared with its replicas,
             ``clock`` by default.
@@ -463,7 +463,7 @@ def _describe_contradiction(
     """Return the limitation for a cycle of dependencies that no clocks can satisfy.
 
     Args:
-        recordings: The recordings with stages and iterations.
+        recordings: The recordings, with stages and iterations.
         precedences: Precedences in which the contradiction was found.
         contradiction: The cycle. Each precedence in it becomes a clause in the message.
     """
@@ -508,7 +508,7 @@ def _measure_jumps(
     if not steps and contradiction is not None:
         return jumps + 2 * contradiction.by_ns
     for step in steps:
-        # The bounds only give the approximate size of the jump.
+        # The bounds show only the approximate size of the jump.
         affected = slice(step.last_before, step.first_after + 1)
         jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
         jumps[affected] = np.maximum(jumps[affected], jump_ns)
@@ -543,7 +543,7 @@ def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedence
     Each operation is described by its name, iteration and host.
 
     Args:
-        recordings: The recordings with stages and iterations.
+        recordings: The recordings, with stages and iterations.
         precedences: Precedences between operations.
         row: Row of the precedence to describe.
     """

@@ -54,8 +54,7 @@ class Histories:
         optimizer_ns: Start of the Optimizer in each iteration, shape (ranks, iterations). NaN if
             the iteration has no Optimizer.
         shapes: Code that represents the F and B counts in each iteration, shape (ranks,
-            iterations). NaN for the first and the last iteration of a rank, which the capture may
-            have cut.
+            iterations). NaN for a rank's first and last iterations, which the capture may have cut.
         length_ns: Mean iteration duration of each rank, shape (ranks,).
         recorded_ns: For each rank, the times of the first and the last kernel or call in its
             profile.
@@ -133,7 +132,7 @@ def _select_events(operations: Operations, rows: Ints) -> Ints:
 
 
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
-    """Return the earliest start of the given rows in each iteration of each rank.
+    """Return the earliest start of the given rows in each iteration on each rank.
 
     The result has the given shape (ranks, iterations). The start is infinite if the iteration
     contains none of the rows.
@@ -156,9 +155,9 @@ def _encode_shapes(
         shape: Number of ranks and maximum number of iterations.
 
     Returns:
-        Code of each iteration on each rank, shape (ranks, iterations). Iterations with the same
-        forward and backward counts have the same code. The code is NaN for the first and the last
-        iteration of a rank, which the capture may have cut, and after the last iteration.
+        Code of each iteration on each rank, shape (ranks, iterations). Iterations with equal
+        forward and backward counts have the same code. The code is NaN for a rank's first and last
+        iterations, which the capture may have cut, and after the last iteration.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)

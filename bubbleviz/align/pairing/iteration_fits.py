@@ -14,8 +14,8 @@ All shifts are tested at once:
 1. Compute both ranks' steps, with the typical step subtracted (``_compute_steps``).
 2. Compare every step of rank a with every step of rank b (``_compare_all``). Two steps differ by a
    mean over the events of the iteration (the *level*) and a variance (the *scatter*).
-3. Read the diagonal of each shift from this matrix (``_select_diagonals``) and average the squares
-   of its cells. The cell in row i and column j belongs to shift i - j::
+3. Read each shift's diagonal from this matrix (``_select_diagonals``) and average the squares of
+   its cells. The cell in row i and column j belongs to shift i - j::
 
                         steps of rank b
                          0    1    2    3
@@ -336,7 +336,8 @@ def _bound_evidence(
 def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
     """Return the squares of the levels after subtracting the maximum clock drift during one step.
 
-    The maximum drift is ``DRIFT`` times the typical step. Levels that do not exceed it become 0.
+    The maximum drift is ``DRIFT`` times the typical step. Levels that do not exceed this drift
+    become 0.
 
     Args:
         level_ns: Mean differences between steps, shape (pairs, steps of a, steps of b).

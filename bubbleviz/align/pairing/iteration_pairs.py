@@ -54,7 +54,7 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
     names of any recording do not show where iterations begin.
 
     Args:
-        recordings: The recordings with virtual stages and pipelines.
+        recordings: The recordings, with virtual stages and pipelines.
 
     Returns:
         The recordings with ``common_iteration``, the attributes that describe it, and the
@@ -77,15 +77,15 @@ def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tupl
     """Pair iterations by their order, or by their times if the order is inconclusive.
 
     Iterations are first paired by order, using the shifts from :func:`_find_shifts`. This pairing
-    is in doubt if a shift is unknown, or if ranks have different numbers of iterations:
+    is doubtful if a shift is unknown, or if ranks have different numbers of iterations:
 
-    - If all ranks are on one clock, a pairing in doubt is replaced by a numbering by time, provided
-      that data dependencies confirm the numbering (:func:`_find_fitting_times`).
-    - If ranks are on several clocks and all shifts are known, a pairing in doubt is accepted only
+    - If all ranks are on one clock, a doubtful pairing is replaced by numbering the iterations by
+      time, provided that data dependencies confirm these numbers (:func:`_find_fitting_times`).
+    - If ranks are on several clocks and all shifts are known, a doubtful pairing is accepted only
       if the times on the linked clocks agree with it (:func:`_agrees_with_times`).
 
     Returns:
-        recordings: The recordings with paired iterations. ``paired`` is False if the pairing is
+        recordings: The recordings, with paired iterations. ``paired`` is False if the pairing is
             unknown or not accepted.
         links: Links that joined machine clocks, or else the closest candidates.
     """
@@ -129,7 +129,7 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
     ranks (:func:`_find_shifts`) are known and are 0.
 
     Args:
-        recordings: The recordings with virtual stages and pipelines, all on one clock.
+        recordings: The recordings, with virtual stages and pipelines, all on one clock.
         working: Ranks that ran forwards or backwards on the GPU.
         ready_ns: Time at which the input of each operation was available, or ``NEVER``.
 
@@ -156,7 +156,7 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
 
     Args:
         recordings: The recordings.
-        iteration: Iteration of each operation, shifted so that equal numbers mean the same
+        iteration: Iteration of each operation, shifted so that equal numbers refer to the same
             iteration on all ranks.
 
     Returns:
@@ -237,7 +237,7 @@ def _agrees_with_times(
     numbered by time.
 
     Args:
-        operations: Operations of all ranks, with iterations numbered per rank.
+        operations: Operations of all ranks, with iterations numbered separately for each rank.
         works: Mask of the forwards and backwards.
         iteration: Iteration of each operation, with numbers that mean the same on all ranks.
         offset_ns: Correction in ns to add to each rank's clock.
@@ -267,7 +267,7 @@ def _find_shifts(
     Only the ranks in ``working`` are shifted.
 
     Args:
-        recordings: The recordings with virtual stages and pipelines.
+        recordings: The recordings, with virtual stages and pipelines.
         histories: Iteration times of all ranks.
         working: Ranks that ran forwards or backwards on the GPU.
 
@@ -345,12 +345,12 @@ def _add_shifts(neighbors: _Neighbors, shift_of_pair: Sequence[int | None], n_ra
 def _list_neighbors(recordings: JoinedRecordings, working: Ints) -> _Neighbors:
     """Return the rank pairs whose iterations are compared.
 
-    Ranks are sorted and then paired by :func:`_pair_neighbors`. Pipelines with the most ranks
-    whose stage is known come first, so that other pipelines are compared with them. Within a
+    Ranks are sorted and then paired by :func:`_pair_neighbors`. The pipelines with the most ranks
+    whose stage is known come first so that other pipelines are compared with them. Within a
     pipeline, ranks are sorted by stage, with unknown stages last.
 
     Args:
-        recordings: The recordings with virtual stages and pipelines.
+        recordings: The recordings, with virtual stages and pipelines.
         working: Ranks that ran forwards or backwards on the GPU.
     """
     stage, pipeline = recordings.stage_of_rank, recordings.pipeline
@@ -487,7 +487,7 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Correct the numbers of idle iterations, in which a rank runs only an Optimizer.
 
     The Optimizer of an idle iteration may be outside every range that names an iteration. The
-    iteration then has the number of the previous iteration of its rank, or -1 at the start of a
+    iteration then has the same number as the rank's previous iteration, or -1 at the start of a
     recording. Two corrections are made:
 
     - Repeated numbers are counted up (:func:`_advance_repeated`).

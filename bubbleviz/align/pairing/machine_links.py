@@ -169,8 +169,8 @@ def _choose_shifts(
        well at wrong shifts, so the difference of the two fits is computed again
        (:func:`_compare_with_lags`). The margin is this difference plus the difference of the
        priors.
-    3. The hypothesis that the captures have no common iteration has the margin
-       ``fit + prior + none_penalty``, with fit and prior of the best shift.
+    3. The hypothesis that the captures have no common iteration has the margin ``fit + prior +
+       none_penalty``, using the best shift's fit and prior.
     4. The rival is whichever alternative (another shift, or this hypothesis) has the smallest
        margin.
 

@@ -36,8 +36,8 @@ def pair_by_time(
 
     Returns:
         Common number of each iteration on each rank, shape (ranks, iterations). An iteration whose
-        time is unknown gets the number of the previous iteration of its rank plus 1. An iteration
-        without work has the same number as the previous one, or -1 if there is none.
+        time is unknown gets its rank's previous iteration number plus 1. An iteration without work
+        has the same number as the previous one, or -1 if there is none.
 
         The result is None in each of these cases:
 

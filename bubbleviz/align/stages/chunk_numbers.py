@@ -1,7 +1,7 @@
 """Chunk numbers: give a chunk of tokens the same number on all ranks in an inference run.
 
-Range names from serving frameworks do not number chunks, so each rank counts its chunks from 0. If
-a recording begins mid-stream, later stages are still working on chunks from before its start::
+Range names from serving frameworks do not number chunks, so each rank counts its chunks from zero.
+If a recording begins mid-stream, later stages are still working on chunks from before its start::
 
     recording     │
     stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
@@ -73,7 +73,7 @@ def align_chunk_numbers(
         operations: Operations of all ranks. The ``microbatch`` column contains chunk numbers,
             counted by each rank in launch order.
         stage: Stage of each rank, or -1 if unknown. Ranks whose stage is unknown are not shifted.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
 
     Returns:
         operations: Operations with common chunk numbers in ``microbatch``. If no shift fits for

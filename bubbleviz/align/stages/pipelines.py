@@ -133,7 +133,7 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
 
 
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
-    """Return the pipeline of each rank from tables of operations or file names.
+    """Return each rank's pipeline, as declared by tables of operations or file names.
 
     The result is None if the pipeline of any rank is missing.
     """
@@ -142,11 +142,11 @@ def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
 
 
 def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
-    """Return the stage or pipeline of each rank from tables of operations or file names.
+    """Return each rank's stage or pipeline, as declared by tables of operations or file names.
 
-    File names are used only if no rank comes from a table of operations, if all pairs
-    (stage, pipeline) in the file names differ, and if the stages are numbered from 0 without gaps.
-    Pipelines from file names are renumbered from 0 without gaps.
+    File names are used only if no rank comes from a table of operations, if all (stage, pipeline)
+    pairs in the file names differ, and if the stages are numbered from zero without gaps. Pipelines
+    from file names are renumbered from zero without gaps.
 
     Args:
         recordings: The recordings of all ranks.
@@ -174,8 +174,8 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 
     If every stage has one rank, all ranks are in pipeline 0. Otherwise, pipelines are known only if
     names number the ranks in Megatron's order: stage by stage, with the same number of ranks per
-    stage. The pipeline of a rank is then its index among the ranks of its stage, in order of rank
-    numbers. If ``world`` shows which ranks are missing, they are counted as well.
+    stage. A rank's pipeline is then its index among the ranks on its stage, in order of rank
+    number. If ``world`` shows which ranks are missing, they are counted as well.
 
     Args:
         stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.

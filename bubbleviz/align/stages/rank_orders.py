@@ -25,7 +25,7 @@ def find_orders(operations: Operations) -> Orders:
     sorted by launch time (:func:`_count_orders`).
 
     Args:
-        operations: Operations of all ranks, with iterations numbered per rank.
+        operations: Operations of all ranks, with iterations numbered separately for each rank.
 
     Returns:
         The orders of all ranks, sorted by (rank, order). Longer orders have larger numbers.

@@ -52,10 +52,11 @@ def find_division(
     groups are then divided into stages, which are ordered by their waits (:func:`_divide_ranks`).
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
+        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
+            on all ranks.
         inputs: Arrival times of all operations' inputs.
         number: Number of each rank in the run.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
 
     Returns:
         stages: Virtual stage of each (rank, chunk).

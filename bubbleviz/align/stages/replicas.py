@@ -45,11 +45,11 @@ def match_replicas(
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iteration numbers
-            that mean the same on all ranks.
+            that refer to the same iteration on all ranks.
         inputs: Arrival times of all operations' inputs.
         stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
         number: Rank numbers. Pipelines are numbered in order of rank numbers.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
 
     Returns:
         Pipeline of each rank, or -1 for a rank that is on no stage. All pipelines are -1 in these

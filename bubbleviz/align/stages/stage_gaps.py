@@ -78,14 +78,14 @@ def find_stages_before_gaps(
     duration of two transfers, or 0 if transfers are recorded and no rank is late.
 
     If the ranks on the second stage also run an earlier stage as another chunk, microbatches may
-    have to wait until these ranks have run other chunks. Such a gap is reported only if the ranks
-    run unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
+    have to wait until these ranks have run other chunks. In this case, a gap is reported only if
+    the ranks run unusually many forwards on the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iterations numbered
-            per rank.
+            separately for each rank.
         inputs: Arrival times of all operations' inputs.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
         iteration: Common iteration of each operation, or None if unknown. If common iterations are
             known, the transits in both directions must also be long enough for another stage
             (:func:`_has_time_for_stage`).

@@ -207,7 +207,7 @@ def can_nest(operations: Operations, inputs: Arrivals) -> bool:
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iterations numbered
-            per rank.
+            separately for each rank.
         inputs: Arrival times of all operations' inputs.
     """
     waits = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)

@@ -46,8 +46,9 @@ def order_forward_stages(
       order is used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
+            on all ranks.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
         numbers: Rank numbers.
         is_counted: Whether token chunks are numbered only by their order.
 
@@ -91,7 +92,8 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
     are left out.
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
+        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
+            on all ranks.
         rows: Rows of all forwards.
         rank: Ranks that run these forwards, in ascending order.
 

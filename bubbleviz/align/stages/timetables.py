@@ -40,7 +40,7 @@ class Timetable:
         returned_ns: Arrival of the gradient, or the start of B if the arrival is unknown.
         done_ns: Time at which B is done: ``returned_ns`` plus B's busy time.
         tolerance_ns: Maximum time for which F or B may overlap with work on a neighboring stage.
-        machine: Machine of each rank. Ranks of one machine share its clock.
+        machine: Machine of each rank. Ranks on the same machine share its clock.
     """
 
     chunks: Ints
@@ -61,7 +61,8 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
     The tolerance for early work is ``early_fraction * worked_ns / 2`` in each cell.
 
     Args:
-        waits: Waits, with iteration numbers that mean the same on all ranks. Must not be empty.
+        waits: Waits, with iteration numbers that refer to the same iteration on all ranks. Must not
+            be empty.
         machine: Machine of each rank.
         early_fraction: Maximum fraction of an operation's work that may run before its input
             arrives.

@@ -44,7 +44,7 @@ def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
 
 
 def get_declared_stages(recordings: JoinedRecordings) -> Ints | None:
-    """Return the stage of each rank from tables of operations or file names.
+    """Return each rank's stage, as declared by tables of operations or file names.
 
     The result is None if no rank works, or if the stage of any working rank is missing. A rank
     works if it runs forwards or backwards. For ranks that do not work, a missing stage becomes 0.
