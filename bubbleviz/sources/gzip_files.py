@@ -60,12 +60,13 @@ class UnpackedFile:
 
     Args:
         path: Path to the file.
-        watch: Callback that receives the fraction of the file that has been read so far.
+        watch: Callback that receives the fraction of the file read so far.
         max_bytes: Maximum number of bytes in a chunk.
 
     Attributes:
-        damaged: Whether the gzip data is damaged. Only valid after the iteration.
-        cut: Whether the file ends in the middle of its gzip data. Only valid after the iteration.
+        damaged: Whether the gzip data is damaged. Valid only after the iteration has ended.
+        cut: Whether the file ends in the middle of its gzip data. Valid only after the iteration
+            has ended.
     """
 
     def __init__(self, path: str, watch: Watch, max_bytes: int) -> None:

@@ -284,7 +284,7 @@ def _select_tables(files: Sequence[str]) -> list[str]:
 
 
 def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
-    """Return whether the first bytes of a file pass a test, or False if it cannot be read."""
+    """Return whether a file's first bytes pass a test, or False if the file cannot be read."""
     with suppress(ProfileError):
         return test(read_head(file))
     return False

@@ -236,7 +236,7 @@ _PLANE = re.compile(
 
 
 def _parse_columns(head: bytes) -> list[str]:
-    """Return the column names in the first line of a file, or [] if it has no header line."""
+    """Return the column names in a file's first line, or [] if the file has no header line."""
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []

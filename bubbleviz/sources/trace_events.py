@@ -445,7 +445,7 @@ def _convert_to_struct(value: object, kind: Any) -> Any:
 
     Args:
         value: Decoded JSON value.
-        kind: Type of the struct.
+        kind: Struct type to convert the object to.
     """
     if not isinstance(value, dict):
         return None
@@ -502,14 +502,14 @@ class TraceFile(Generic[ArgsT]):
     Args:
         path: Path to a JSON file, which may be gzipped.
         args: Struct that decodes the arguments of an event.
-        watch: Function that is called with the fraction of the file that has been read.
+        watch: Function that is called with the fraction of the file read so far.
 
     Attributes:
         path: Path to the file.
         texts: Numbers the texts in events. Number 0 is "".
         threads: Numbers the threads.
         categories: Numbers the event categories.
-        cut: Whether the end of the file is missing. Only valid after the last block.
+        cut: Whether the end of the file is missing. Valid only after the last block.
     """
 
     def __init__(self, path: str, args: type[ArgsT], watch: Watch = unwatched) -> None:

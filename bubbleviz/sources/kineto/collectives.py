@@ -40,7 +40,7 @@ World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
 def parse_world(metadata: Mapping[str, object]) -> World:
-    """Read the rank, the world size and the process groups from the metadata of a trace.
+    """Read the rank, world size and process groups from a trace's metadata.
 
     The field ``distributedInfo`` contains the rank and world size, and its ``pg_config`` lists the
     groups. Missing or malformed numbers are -1. The ranks of a group are () if their list is

@@ -27,7 +27,7 @@ _NAMES = (
 #: Event kinds for waits by a stream or the host, and for CUDA event records. Neither kind is work
 #: or a range.
 WAIT, RECORD = 7, 8
-#: (event kind, name of the implied device or ""), keyed by category in lower case.
+#: (event kind, implied device name or "") pairs, keyed by lowercase category.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
@@ -135,7 +135,7 @@ class EventRows(Table):
 
 
 class EventCollector:
-    """Collects the events in a trace by kind while the trace is read.
+    """Collects the events in a trace, grouped by kind, while the trace is being read.
 
     Attributes:
         texts: Numbers the texts in the trace, such as event names.

@@ -35,7 +35,7 @@ class MemoryArgs(msgspec.Struct, gc=False):
 
 
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
-    """Read the memory events of a trace, or return None if there are none.
+    """Read the memory events in a trace, or return None if there are none.
 
     An event is left out if it has no time, if its size is missing or 0, or if the absolute value of
     its size exceeds ``_MAX_BYTES``. A total of more than ``_MAX_BYTES`` becomes -1.

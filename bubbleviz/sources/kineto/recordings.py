@@ -11,8 +11,8 @@ so these numbers collide in the merged trace::
 
 A recording is therefore identified by its label, or by its offset, which is the process id of a
 device minus the device number. The host process of a recording has the same label, or a process id
-that is not below the offset. If neither identifies the host process, launches are used, because no
-kernel starts before the call that launched it.
+at or above the offset. If neither identifies the host process, launches are used, because no kernel
+starts before the call that launched it.
 """
 
 from __future__ import annotations
@@ -372,8 +372,9 @@ class _Finder:
     ) -> Mapping[int, _Key] | None:
         """Return the one-to-one assignment of processes to recordings that a mask allows.
 
-        The assignment must be unique. In each step, the first recording with a single candidate
-        process gets this process. If the assignment is unique, there is always such a recording.
+        The assignment must be unique. In each step, the first recording that has a single candidate
+        process is assigned this process. If the assignment is unique, there is always such a
+        recording.
 
         Args:
             keys: The recordings' keys.
@@ -409,7 +410,7 @@ class _Finder:
         1. A process that launched work belongs to the recording given by ``key_of_host``.
         2. A process under which device work is recorded belongs to the recording of the device,
            unless ``by_device`` is true.
-        3. Any other process is assigned by its label, see :meth:`_guess_recordings`.
+        3. Any other process is assigned according to its label, see :meth:`_guess_recordings`.
 
         Args:
             keys: The recordings' keys.

@@ -340,7 +340,7 @@ class NcclEventBuilder:
 
         Args:
             row: The operation's row.
-            state: Index into ``STATES``.
+            state: The state, as an index into ``STATES``.
             start_ns: Start time of the interval, or ``UNKNOWN``.
             end_ns: End time of the interval, or ``UNKNOWN``.
         """

@@ -164,7 +164,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
 
 
 def _parse_rank(path: str) -> int:
-    """Return the rank at the end of a dump's file name, such as 3 for ``nccl_trace_rank_3.json``.
+    """Return the rank at the end of a dump's file name, such as 3 in ``nccl_trace_rank_3.json``.
 
     Raises:
         InputError: The file name does not end in a rank.
@@ -201,7 +201,7 @@ def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
 
 
 def _parse_entries(content: list[Any]) -> list[_Entry]:
-    """Return the valid entries of a dump, in the same order. Invalid entries are skipped."""
+    """Return the valid entries in a dump, in the same order. Invalid entries are skipped."""
     entries: list[_Entry] = []
     for raw_entry in content:
         with suppress(msgspec.ValidationError):

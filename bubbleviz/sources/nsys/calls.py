@@ -65,7 +65,7 @@ class ExportedCalls:
     call_names: Mapping[int, str]
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield blocks of the calls that may have launched GPU work, in the order of the export.
+        """Yield blocks of the calls that may have launched GPU work, in export order.
 
         Raises:
             ProfileError: The export is damaged.
@@ -201,7 +201,7 @@ class ExportedCalls:
 def _make_calls(row: Ints, columns: Ints) -> Calls:
     """Build a table of the calls that have a correlation id and possible times.
 
-    Calls that have a correlation id but no possible times are left out and counted in
+    Calls that have a correlation id but impossible times are left out and counted in
     ``impossible``. Times are impossible if :func:`~bubbleviz.model.profile.mask_possible` rejects
     them. Times are also impossible if a call starts at 0 and either ends at 0 or lasts more than a
     second, because CUPTI writes 0 for a missing time.

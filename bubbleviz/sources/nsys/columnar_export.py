@@ -49,10 +49,10 @@ _SETTINGS = (
     "temp_directory = ''",
     # Sort NULL first, as SQLite does.
     "default_null_order = 'nulls_first_on_asc_last_on_desc'",
-    # Read the footer of each file only once, and keep nothing else in memory.
+    # Read each file's footer only once, and keep nothing else in memory.
     "parquet_metadata_cache = true",
     "enable_external_file_cache = false",
-    # Skip pages that a part does not need, instead of reading them.
+    # Skip pages that a part does not need.
     "disable_parquet_prefetching = true",
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
@@ -301,7 +301,7 @@ class ColumnarExport(export.Export):
 
     @contextmanager
     def _report_errors(self, name: str) -> Iterator[None]:
-        """Convert DuckDB errors in a query to errors for users.
+        """Convert DuckDB errors during a query to user-facing errors.
 
         Raises:
             ProfileError: A file is damaged or contains values of the wrong type.

@@ -340,7 +340,7 @@ class Export(ABC):
         return {i: texts[index] for i, index in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def find_bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and last row number of a table.
+        """Return a table's first and last row number.
 
         The result is (0, -1) if the table is missing or has no rows.
 
@@ -446,10 +446,9 @@ class Export(ABC):
     def _read_in_order(
         self, name: str, ahead: _Ahead, parts: Iterator[Part[Any]], window: int
     ) -> Iterator[tuple[range, Any]]:
-        """Yield the parts of a table in order while later parts are being read.
+        """Yield a table's parts in order, while later parts are being read.
 
-        The progress is reported after each part. The iteration stops at the first part that is
-        None.
+        Progress is reported after each part. The iteration stops at the first part that is None.
 
         Args:
             name: Name of the query.

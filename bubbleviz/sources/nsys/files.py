@@ -109,7 +109,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
 def is_report(path: str) -> bool:
-    """Return whether a file is a report of Nsight Systems.
+    """Return whether a file is an Nsight Systems report.
 
     A file is a report if its name has one of ``REPORT_SUFFIXES``, unless its contents are an SQLite
     database. If the file cannot be opened, only the name is considered.

@@ -336,9 +336,9 @@ def _report_lost_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
-    The limitation counts the graph launches by these processes. If there are none, the result is
-    (). Launches without a thread or a correlation id are ignored. For processes that have recorded
-    kernels, graph launches without work are counted later, when calls are linked.
+    The limitation counts the graph launches by such processes. If there are no such launches, the
+    result is (). Launches without a thread or a correlation id are ignored. For processes that have
+    recorded kernels, graph launches without work are counted later, when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])

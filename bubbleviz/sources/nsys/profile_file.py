@@ -56,13 +56,13 @@ _TABLE_OF_KIND = {
 
 
 def _explain_missing(export: Export, table: str) -> str:
-    """Return the message about a missing or empty table of kernels, calls or ranges."""
+    """Return the message for a missing or empty table of kernels, calls or ranges."""
     reason = "" if table == NVTX else _explain_missing_kernels(export)
     return reason or _RECORD_AGAIN[table]
 
 
 def _make_missing_error(export: Export, table: str) -> NothingToAnalyzeError:
-    """Return the error about a missing or empty table of kernels, calls or ranges."""
+    """Return the error for a missing or empty table of kernels, calls or ranges."""
     return NothingToAnalyzeError(f"{export.path}: {_explain_missing(export, table)}")
 
 
@@ -228,7 +228,7 @@ def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profi
 
 
 def _open_calls(export: Export, names: nvtx.NameFilter) -> ExportedCalls | None:
-    """Return the calls of an export, or None if no call can have launched GPU work."""
+    """Return the calls in an export, or None if no call can have launched GPU work."""
     has_calls = export.has("calls/all") and export.query_rows("calls/any")
     return ExportedCalls(export, names.call_names) if has_calls else None
 
@@ -351,7 +351,7 @@ class NsysFile:
         return ranges, impossible
 
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
-        """Return a summary of the contents of the export.
+        """Return a summary of the export's contents.
 
         In the summary, ``candidates`` is the number of ranges per name that matches a GLOB, and
         ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are kept
@@ -419,7 +419,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
     Args:
         path: Path to the file.
         jobs: Maximum number of reader threads.
-        watch: Progress callback, called with the fraction of the file that has been read.
+        watch: Progress callback, called with the fraction of the file read so far.
 
     Raises:
         ProfileError: The file is damaged, is not an nsys export, or is still being written.

@@ -343,7 +343,7 @@ def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, 
 
     Returns:
         name_id: For each row, the index of its name among the returned names.
-        names: The used names. Rows that had no name get the name "".
+        names: The names in use. Rows that had no name get the name "".
     """
     used_ids, first_row = np.unique(name_id, return_index=True)
     used_ids, ordered = used_ids[np.argsort(first_row)], Numbering[str]()

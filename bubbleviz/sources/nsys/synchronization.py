@@ -17,7 +17,7 @@ _WAITS, _RECORDS = "synchronization/waits", "synchronization/event_records"
 def read_synchronization(
     export: Export,
 ) -> tuple[Synchronization | None, tuple[Limitation, ...]]:
-    """Read the synchronization events of an export.
+    """Read the synchronization events in an export.
 
     Returns:
         synchronization: Event records and waits, or None if no waits were recorded.

@@ -86,7 +86,8 @@ def _open_arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the column names of an Arrow file or stream, and a function that reads columns."""
     import pyarrow as pa
 
-    # Do not map the file into memory. If another program truncated it, our process would be killed.
+    # Do not map the file into memory: if another program truncated a mapped file, our process would
+    # be killed.
     reader = open_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 

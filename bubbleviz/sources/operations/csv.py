@@ -45,7 +45,7 @@ def _detect_delimiter(header: str) -> str:
 
 
 def _parse_header(line: str) -> list[str]:
-    """Return the column names in the first line of a file, without surrounding whitespace."""
+    """Return the column names in a file's first line, without surrounding whitespace."""
     cells = next(csv.reader([line], delimiter=_detect_delimiter(line)), [])
     return [cell.strip() for cell in cells]
 

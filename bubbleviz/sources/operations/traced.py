@@ -93,7 +93,7 @@ def _pair_events(
 
 
 def read_traced(path: str, watch: Watch) -> Cells:
-    """Read the operations in a trace as the columns of a table.
+    """Read the operations in a trace as table columns.
 
     An event is an operation if its name implies a phase, and if it has a microbatch or is an
     optimizer step. All other events are left out. The rank is ``g_rk``, or the process id if

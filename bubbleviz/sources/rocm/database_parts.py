@@ -255,9 +255,9 @@ class Part:
     def find_missing(self, name: str) -> tuple[str, ...]:
         """Return the tables and columns that a query needs and the file lacks.
 
-        If the query reads a view with several variants, the variant for which the fewest tables and
-        columns are missing is used. Variants for tables that lack a column (``_DEGRADED_VARIANT``)
-        are not considered.
+        If the query reads a view with several variants, the variant with the fewest missing tables
+        and columns is used. Variants for tables that lack a column (``_DEGRADED_VARIANT``) are not
+        considered.
         """
         missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():

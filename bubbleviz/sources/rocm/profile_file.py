@@ -118,7 +118,7 @@ def _build_activities(
 
 
 def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
-    """Add all kernels and then all copies of a recording to a new builder, and return it.
+    """Add a recording's kernels, and then its copies, to a new builder, and return the builder.
 
     Args:
         recording: The file's contents.
@@ -373,7 +373,7 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
     Args:
         path: Path to the file.
         jobs: Ignored, because a single thread reads the file.
-        watch: Callback that receives the fraction of the file that has been read so far.
+        watch: Callback that receives the fraction of the file read so far.
         kind: File format, "rocpd" or "rpd".
     """
     with time_step("read tables") as rows:

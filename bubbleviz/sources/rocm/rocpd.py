@@ -255,7 +255,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     Args:
         path: Path to the file.
         kind: File format, "rocpd" or "rpd".
-        watch: Function that is called with the fraction of the file that has been read.
+        watch: Function that is called with the fraction of the file read so far.
 
     Raises:
         ProfileError: The file is damaged or contains processes from several hosts.
@@ -547,7 +547,7 @@ class _PartReader:
         )
 
     def _add_kernels(self, kernels: Ints, process: Ints, correlation: Ints, streams: Ints) -> None:
-        """Add the kernels of the process.
+        """Add the process's kernels.
 
         Device numbers are looked up in the agent table. A limitation is added if the table is empty
         or lacks a kernel's agent.
@@ -592,7 +592,7 @@ class _PartReader:
         return names, row
 
     def _add_copies(self, copies: _Copies, process: Ints, correlation: Ints) -> None:
-        """Add the copies of the process.
+        """Add the process's copies.
 
         Args:
             copies: The process's copies.
@@ -606,7 +606,7 @@ class _PartReader:
         self._recording.add_copies(block, copies.details)
 
     def _add_host_events(self, host_events: _HostEvents, events: PackedRows, process: Ints) -> None:
-        """Add the calls and ranges of the process.
+        """Add the process's calls and ranges.
 
         Names and ids are looked up once for each group of events with the same function, category
         and thread (``host_events.groups``). :func:`classify_host_event` determines the kind of each
@@ -673,7 +673,7 @@ class _PartReader:
         functions: Sequence[str],
         kind: Ints,
     ) -> None:
-        """Add the ranges of the process.
+        """Add the process's ranges.
 
         A range without a text is named after its function. A ROCTx range without a text is left out
         and counted instead.
@@ -750,7 +750,7 @@ def _lookup(column: Ints, rows: Ints, missing: int) -> Ints:
 
 
 def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
-    """Read the kernels of a process, sorted by start.
+    """Read a process's kernels, sorted by start.
 
     Args:
         part: Tables of one process.
@@ -838,7 +838,7 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
 
 
 def _read_streams(part: Part, name: str, count: int) -> Ints:
-    """Read the stream and the queue of kernels or copies, shape (2, count).
+    """Read the stream and queue of each kernel or copy, shape (2, count).
 
     All values are -1 (unknown) if the query cannot run or does not return exactly ``count`` rows.
 

@@ -438,7 +438,7 @@ def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
     # Closing raises RuntimeError if a signal interrupted a query whose statement is still open.
-    # The statement is closed together with the connection.
+    # The statement is closed along with the connection.
     with suppress(RuntimeError):
         handle.close()
 

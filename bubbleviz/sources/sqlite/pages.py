@@ -406,7 +406,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
 
 
 def _read_page_layout(descriptor: int) -> FileShape | None:
-    """Read the layout of a file from its header, or return None if the header is not plain.
+    """Read a file's layout from its header, or return None if the header is not plain.
 
     A plain file stores text in UTF-8, uses neither a write-ahead log nor auto-vacuum, and has
     exactly the size that its header gives.

@@ -181,7 +181,7 @@ class Planes:
         devices: The name of each device that has a plane, keyed by device number, or "" if unknown.
         accelerator: Kind of device, ``GPU`` or ``TPU``.
         on_host: Whether no device recorded work, so that instructions on host threads are used
-            instead. Only valid after :meth:`finish`.
+            instead. Valid only after :meth:`finish` was called.
         n_impossible: Number of events that were dropped because of impossible times.
         n_impossible_work: Number of kernels, copies and instructions that were dropped because of
             impossible times.

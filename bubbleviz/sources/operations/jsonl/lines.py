@@ -164,7 +164,7 @@ _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def has_checksum(line: bytes) -> bool:
-    """Return whether a line of a recording contains a checksum."""
+    """Return whether a line in a recording contains a checksum."""
     return _CRC_KEY in line
 
 
@@ -175,7 +175,7 @@ def _is_intact(line: bytes) -> bool:
 
 
 def is_cut_header(line: bytes) -> bool:
-    """Return whether the first line of a file may be a header that is still being written."""
+    """Return whether a file's first line may be a header that is still being written."""
     return not line.endswith(b"\n") and line.lstrip()[:1] in (b"", b"{")
 
 
@@ -223,7 +223,7 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
         is_checked: Whether the header of the file has a checksum, so that every line must have one.
 
     Raises:
-        ValueError: The line is damaged. The message says in what way.
+        ValueError: The line is damaged. The message says what is wrong.
     """
     if has_checksum(line):
         if not _is_intact(line):

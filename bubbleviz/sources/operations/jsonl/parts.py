@@ -391,7 +391,7 @@ class PartReader:
 
 
 def read_last_iteration(path: str) -> Iteration | None:
-    """Return the last complete iteration of a file, or None if there is none.
+    """Return the last complete iteration in a file, or None if there is none.
 
     Raises:
         ProfileError: The file cannot be read.
