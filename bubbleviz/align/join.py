@@ -1,4 +1,4 @@
-"""The recordings of several profiles, joined into one set of tables.
+"""The recordings of several profiles, joined into a single set of tables.
 
 Ranks, operations, names and meetings are renumbered over all profiles. Times are integer
 nanoseconds. Only :func:`apply_clocks` changes them.
@@ -99,7 +99,7 @@ class JoinedRecordings(RecordedTables):
             that rank, common iteration.
         stages_missing: Whether virtual stages are known to be missing.
         ranks_missing: Whether ranks are known to be missing, on recorded or on other stages.
-        pipeline_unproven: Whether the ranks may be replicas of one stage, because there is no
+        pipeline_unproven: Whether the ranks may be replicas of a single stage, because there is no
             evidence that they form a pipeline.
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order of operations with a known schedule would

@@ -108,7 +108,7 @@ class Run:
         stages_missing: Whether any of the run's virtual stages are known to be absent from all
             profiles.
         ranks_missing: Whether any of the run's ranks are known to be absent from all profiles.
-        pipeline_unproven: Whether the ranks may be replicas of one stage, because there is no
+        pipeline_unproven: Whether the ranks may be replicas of a single stage, because there is no
             evidence that they form a pipeline.
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order of operations with a known schedule would

@@ -73,7 +73,7 @@ class Counts:
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     """Compute the ratios for every iteration and summarize them.
 
-    The summary averages the iterations that :func:`_choose_averaged` selects.
+    The summary averages the iterations selected by :func:`_choose_averaged`.
 
     Args:
         run: The run, merged from all its profiles.

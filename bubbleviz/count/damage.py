@@ -295,7 +295,7 @@ def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, as text for ``--window``.
 
     An example is ``iteration:3-7``. If several windows are tied for longest, the first one is
-    returned. A window must not contain evaluations, nor iterations whose name is not a number,
+    returned. A window must not contain evaluations or iterations whose name is not a number,
     because ``--window`` takes numbers. The result is "" if there is no window, or if the longest
     one has fewer iterations than ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
 

@@ -115,8 +115,9 @@ class _Hulls:
     """The hull of each clock pair's cells: an interval that contains the interval of every cell.
 
     Attributes:
-        low_ns: Smallest lower bound of any used cell, or infinity if no cell is used.
-        high_ns: Largest upper bound of any used cell, or negative infinity if no cell is used.
+        low_ns: Smallest lower bound of any cell that is used, or infinity if no cell is used.
+        high_ns: Largest upper bound of any cell that is used, or negative infinity if no cell is
+            used.
         max_gap_ns: The longer of two times: the duration of the longest cell, and the longest time
             between the starts of consecutive cells that are bounded from both sides.
     """

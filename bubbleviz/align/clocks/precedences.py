@@ -279,7 +279,7 @@ def find_collective_precedences(
 def _make_precedences(
     collectives: CollectiveIntervals, clock: Ints, entering: Ints, leaving: Ints
 ) -> offsets.Precedences:
-    """Return one precedence for each pair of members: the first starts before the second ends.
+    """Return one precedence per pair of members: the first member starts before the second ends.
 
     The row columns are -1, because collectives are not operations. The iteration is the iteration
     of the member that ends.

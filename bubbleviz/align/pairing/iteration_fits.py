@@ -215,10 +215,10 @@ def compare_steps(
             are compared.
 
     Returns:
-        A list with the comparison of the event times. If ``bounds`` is given, the list also
-        contains a comparison of the bounds. The levels of this second comparison are the changes of
-        the midpoint between the two bounds from one iteration to the next. The second comparison
-        has no scatters, and the same null statistics as the first.
+        A list that contains the comparison of the event times. If ``bounds`` is given, the list
+        also contains a comparison of the bounds. The levels of this second comparison are the
+        changes of the midpoint between the two bounds from one iteration to the next. The second
+        comparison has no scatters, and the same null statistics as the first.
     """
     a_steps, b_steps, typical_ns = _compute_steps(a_ns, b_ns)
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
@@ -282,9 +282,9 @@ def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
         b_ns: Event times on the second rank in each pair.
 
     Returns:
-        a_steps: Steps of the first ranks minus the typical step, shape
-            (pairs, iterations - 1, events).
-        b_steps: Steps of the second ranks minus the typical step.
+        a_steps: Steps on the first rank in each pair minus the typical step, shape (pairs,
+            iterations - 1, events).
+        b_steps: Steps on the second rank in each pair minus the typical step.
         typical_ns: Typical step of each pair in ns, or 0 if the pair has no steps.
     """
     a_steps, b_steps = np.diff(a_ns, axis=1), np.diff(b_ns, axis=1)
@@ -377,7 +377,8 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
     within_sq = np.where(np.eye(n_within, dtype=bool), np.nan, within_sq)
     n_comparable = _count(within_sq)[..., None]
 
-    # The sort is stable and the differences within the rank come first, so a tie adds to n_closer.
+    # The sort is stable and the differences within the rank come first, so ties are counted in
+    # n_closer.
     order = np.argsort(np.concatenate((within_sq, cross_sq), axis=2), axis=2, kind="stable")
     n_closer = np.empty(order.shape, np.int64)
     np.put_along_axis(n_closer, order, np.cumsum(order < n_within, axis=2), axis=2)
@@ -438,7 +439,7 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
     Returns:
         Four tuples of means and their degrees of freedom, each array of shape (pairs, shifts). The
-        degrees of freedom are 0 if a variant is not available.
+        degrees of freedom are 0 for a variant that is unavailable.
     """
     max_drift_ns = (DRIFT * typical_ns)[:, None]
     drift_ns = np.clip(np.nan_to_num(compute_median(level_ns)), -max_drift_ns, max_drift_ns)

@@ -231,7 +231,7 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
 def _agrees_with_times(
     operations: Operations, works: Bools, iteration: Ints, offset_ns: Ints
 ) -> bool:
-    """Return whether numbering the iterations by time leads to the same pairing as ``iteration``.
+    """Return whether numbering the iterations by time produces the same pairing as ``iteration``.
 
     Only forwards and backwards are compared. The result is True if the iterations cannot be
     numbered by time.
@@ -493,7 +493,7 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     - Repeated numbers are counted up (:func:`_advance_repeated`).
     - Numbers at the start are counted down from the next iteration (:func:`_number_leading`).
 
-    A new number is used only if any rank worked in the iteration with this number.
+    A new number is used only if at least one rank worked in the iteration with this number.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -510,9 +510,10 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Count up the numbers of idle iterations that repeat the number of an earlier iteration.
 
-    If several consecutive idle iterations of a rank have the number of the iteration before them,
-    the n-th idle iteration gets the number plus n: 5, 5, 5 becomes 5, 6, 7. A new number is used
-    only if any rank worked in the iteration with this number. All other numbers are unchanged.
+    If several consecutive idle iterations of a rank have the same number as the iteration before
+    them, the n-th idle iteration gets this number plus n: 5, 5, 5 becomes 5, 6, 7. A new number is
+    used only if at least one rank worked in the iteration with this number. All other numbers are
+    unchanged.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -532,8 +533,8 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Number the idle iterations before the first working iteration of each rank.
 
     Idle iterations without a number are counted down from the next iteration of the rank that has
-    work or a number: -1, -1, 5 becomes 3, 4, 5. A new number is used only if any rank worked in the
-    iteration with this number. All other numbers are unchanged.
+    work or a number: -1, -1, 5 becomes 3, 4, 5. A new number is used only if at least one rank
+    worked in the iteration with this number. All other numbers are unchanged.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -552,7 +553,7 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Find the nearest named iteration of each iteration.
+    """Find the named iteration nearest to each iteration.
 
     The nearest named iteration is the iteration itself if it has a name. Otherwise, it is the last
     named iteration before it on the same rank, or else the first named iteration of the rank. Every

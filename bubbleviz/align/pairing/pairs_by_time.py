@@ -35,9 +35,9 @@ def pair_by_time(
             of an iteration is unknown if it is in this mask but no operation is given for it.
 
     Returns:
-        Common number of each iteration on each rank, shape (ranks, iterations). An iteration whose
-        time is unknown gets its rank's previous iteration number plus 1. An iteration without work
-        has the same number as the previous one, or -1 if there is none.
+        Common iteration number for each iteration on each rank, shape (ranks, iterations). An
+        iteration whose time is unknown gets its rank's previous iteration number plus 1. An
+        iteration without work has the same number as the previous one, or -1 if there is none.
 
         The result is None in each of these cases:
 
@@ -95,8 +95,8 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
     no numbers.
 
     Args:
-        numbers: Common number of each iteration on each rank, or -1 if it has none, shape
-            (ranks, iterations). Modified in place.
+        numbers: Common iteration number for each iteration on each rank, or -1 if it has none,
+            shape (ranks, iterations). Modified in place.
         is_untimed: Mask of the iterations to number, same shape as ``numbers``.
 
     Returns:

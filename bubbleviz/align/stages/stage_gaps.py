@@ -403,7 +403,7 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
         forward: Waits whose forwards are counted.
         later: Waits of the later work.
         begun_ns: For each row of ``later``, the time by which the later work has begun.
-        max_usual: Maximum number of forwards that is still usual.
+        max_usual: Largest number of forwards that is still considered usual.
     """
     keys = tuple(
         np.concatenate((getattr(forward, column), getattr(later, column))) for column in _ITERATION

@@ -634,7 +634,7 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
       to ``_MAX_LAST_MISSING``, because rank numbers do not show missing ranks at the end.
 
     For each number of ranks, the possible numbers of replicas are listed in ascending order. Sizes
-    in which at least one whole stage would be missing after the last rank are left out.
+    for which at least one whole stage after the last rank would be missing are left out.
     """
     number, world = inputs.numbers.number, inputs.world
     count = len(number)
