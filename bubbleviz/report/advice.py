@@ -117,10 +117,10 @@ class Advice:
     Attributes:
         kind: The kind of fault to remove, or ``schedule`` or ``order``. If several faults are
             removed together, their kinds are joined by ``+``.
-        place: Name of the fault or schedule, which is the same in every run of a job.
+        place: Name of the fault or schedule. It is the same in every run of a job.
         evidence: Finding, simulated schedule or recognized order that the advice is based on.
         saving_ns: Mean saving per averaged iteration, in ns.
-        length_ns: Mean iteration length in ns, which is the denominator of ``saving_ratio``.
+        length_ns: Mean iteration length in ns (the denominator of ``saving_ratio``).
         saving_ratio: The saving as a fraction of the iteration length.
         error_ratio: Half-width of the 95 % confidence interval of ``saving_ratio``, or None if
             unknown.
@@ -193,7 +193,7 @@ class Advised:
         further: Advice from ``candidates`` to follow next, largest saving first.
         candidates: Changes that would shorten iterations, largest saving first.
         marked: The first advice in ``first`` that names at most half of the ranks, or None if there
-            is none. Pictures mark these ranks.
+            is none. Pictures mark the ranks that this advice names.
     """
 
     first: tuple[Step, ...]
@@ -473,7 +473,7 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
     """
     ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
     period_ratio = (ratios["period"].mean if "period" in ratios else None) or 0.0
-    # If iterations overlap, the primary ratio may be 0 although each iteration has a bubble.
+    # If iterations overlap, the primary ratio may be 0 even though each iteration has a bubble.
     headline_ratio = ratios[report.headline].mean
     is_small = headline_ratio is not None and headline_ratio < _MIN_SAVING
     if report.single_stage and ratio >= _MIN_SAVING:
@@ -591,7 +591,7 @@ def _make_schedule_advice(report: Report) -> Advice | None:
     All schedules, including the order that ran, are simulated with mean times and without delays.
 
     Returns:
-        The advice, whose saving may be negative, or None in these cases:
+        The advice, whose saving may be negative, or None in any of these cases:
 
         - Other schedules were not simulated, or were not compared by the window of the ratio
           ``schedule``.
@@ -695,7 +695,7 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
 
 
 def _has_slow_link(finding: Finding) -> bool:
-    """Return whether any fault of a finding is about one specific link."""
+    """Return whether a finding contains a fault about one specific link."""
     return any(fault.link is not None for fault in finding.faults)
 
 
@@ -705,7 +705,7 @@ def _is_of_all_transfers(finding: Finding) -> bool:
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
-    """Return whether to list a finding that contains nothing unusually slow.
+    """Return whether a finding that contains nothing unusually slow is worth listing.
 
     The finding is listed if all of its faults can be removed completely (see ``_NEVER_GONE``).
     Otherwise, the finding is listed if its saving is at most ``slow_ns``, or at least
@@ -713,8 +713,8 @@ def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
 
     Args:
         finding: The finding.
-        slow_ns: Largest saving of a finding in which something is unusually slow, or 0 if there is
-            no such finding.
+        slow_ns: The largest saving of any finding in which something is unusually slow, or 0 if
+            there is no such finding.
     """
     is_never_gone = bool({fault.kind for fault in finding.faults} & _NEVER_GONE)
     return not is_never_gone or not slow_ns < finding.saving_ns < _MIN_TIMES_SLOW * slow_ns
@@ -728,8 +728,8 @@ def _is_bound(finding: Finding) -> bool:
 def _is_represented(index: int, findings: list[Finding]) -> bool:
     """Return whether a finding can be left out because another finding says nearly the same thing.
 
-    Both findings must have the same fault families. The other finding represents this one in two
-    cases:
+    Both findings must have faults of the same families. The other finding represents this one in
+    two cases:
 
     - It is about more ranks, and this finding saves less than ``_SAME`` times as much.
     - It is about fewer ranks, or about the same number of ranks and earlier in the list, and it

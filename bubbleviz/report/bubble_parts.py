@@ -172,7 +172,7 @@ def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[st
 
 
 def _sum_active_ns(report: Report) -> Ints:
-    """Return the time during which any kernel of an operation ran, shape (iterations, phases)."""
+    """Return how long kernels of operations ran, as an array of shape (iterations, phases)."""
     operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
     # The last row contains the operations without an iteration.
     cell = (operations.iteration % shape[0]) * shape[1] + operations.phase

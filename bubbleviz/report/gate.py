@@ -48,7 +48,7 @@ class Limit:
         maximum: The limit, as a fraction of 1 or in milliseconds.
         written: The limit as text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: Whether the limit applies to the length of the window. Otherwise, it applies to the
+        window: Whether the limit applies to the length of the window. If False, it applies to the
             bubble ratio or the bubble time.
     """
 

@@ -27,7 +27,7 @@ class IdlePart(Struct, frozen=True):
 
     Attributes:
         name: The host's activity during this part of the idle time.
-        share: This part of the idle time as a fraction of the window.
+        share: Fraction of the window that this part of the idle time takes up.
     """
 
     name: str

@@ -19,7 +19,7 @@ from bubbleviz.model.texts import format_percent
 #: Minimum fraction of a window that a time must take up to be reported. It is also the minimum
 #: difference between a ratio and its lower bound for the difference to be reported.
 NOTICEABLE = 0.01
-#: Launch gaps are always reported if they take more than this fraction of the operation time.
+#: Launch gaps are always reported if they take up more than this fraction of the operation time.
 _MOSTLY = 0.5
 
 
@@ -28,7 +28,7 @@ class KernelTime:
     """Times in ns, summed over the ranks of all averaged iterations.
 
     Attributes:
-        window_ns: Length of the windows of the primary ratio.
+        window_ns: Total length of the primary ratio's windows.
         kernel_ns: Time in the windows during which any kernel (compute or communication) or copy
             ran.
         bubble_ns: Bubble time in the windows.

@@ -64,9 +64,9 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence about the longest bubble that is implied by the schedule.
 
-    The result is None if the schedule implies no bubble. It is also None if the schedule implies
-    all bubbles, because :func:`find_longest_bubbles` then already returns the longest implied
-    bubbles.
+    The result is None if the schedule implies no bubble. The result is also None if the schedule
+    implies all bubbles, because :func:`find_longest_bubbles` then already returns the longest
+    implied bubbles.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):

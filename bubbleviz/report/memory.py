@@ -65,7 +65,7 @@ class RunMemory:
     """The memory use of a run.
 
     Attributes:
-        ranks: Peak memory of each rank, sorted by index.
+        ranks: Each rank's peak memory, sorted by index.
         operations: Memory of operations, sorted by virtual stage and phase.
     """
 

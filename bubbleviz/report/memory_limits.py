@@ -1,4 +1,4 @@
-"""Merge the memory measurements of all profiles of a run, by rank and by virtual stage."""
+"""Merge the memory measurements from all profiles of a run, by rank and by virtual stage."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _summarize_kind(
 def find_device_memory(
     memory: RunMemory, kinds: Sequence[PhaseTime], limit_bytes: float | None
 ) -> DeviceMemory | None:
-    """Return the memory of the devices of a run, or None if the memory of a stage is unknown.
+    """Return the memory use of a run's devices, or None if the memory of any stage is unknown.
 
     Args:
         memory: The run's memory use.

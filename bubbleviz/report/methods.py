@@ -86,10 +86,10 @@ def _count_iterations(report: Report, n: int) -> str:
 def _count_bidirectional_microbatches(report: Report) -> int | None:
     """Return the number of microbatches in a bidirectional schedule such as DualPipe.
 
-    In these schedules, microbatches enter at both ends of the pipeline, and each direction may
-    number them from 0. The result is therefore computed from the forwards in the typical iteration:
-    the maximum number of distinct forwards on any rank, divided by the number of chunks. The result
-    is None for all other schedules.
+    In such schedules, microbatches enter at both ends of the pipeline, and the numbering may start
+    at 0 in each direction. The result is therefore computed from the forwards in the typical
+    iteration: the maximum number of distinct forwards on any rank, divided by the number of chunks.
+    The result is None for all other schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(

@@ -29,9 +29,9 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.report import Report
 
-#: Maximum number of ranks that outputs list one by one. With more ranks, tables show distributions
-#: and standouts, and pictures show one row per stage. In that case, the interactive page shows one
-#: pipeline at a time.
+#: Maximum number of ranks that outputs list individually. With more ranks, tables show
+#: distributions and standouts, and pictures show one row per stage. In that case, the interactive
+#: page shows one pipeline at a time.
 MANY_RANKS = 256
 
 
@@ -132,8 +132,8 @@ def summarize_stages(report: Report) -> Records[Any]:
 
     - ``stage``, which is null if unknown, and ``ranks``, the number of ranks;
     - ``bubble_ratio`` and ``bubble_ns``;
-    - the busy time of each phase, ``busy_ns_F`` and so on;
-    - the idle time of each cause, ``idle_ns_warmup`` and so on. Causes without idle time are left
+    - the busy time for each phase (``busy_ns_F`` and so on);
+    - the idle time for each cause (``idle_ns_warmup`` and so on). Causes without idle time are left
       out.
     """
     means, members = compute_rank_means(report), defaultdict(list)

@@ -67,7 +67,7 @@ class Report:
     Attributes:
         version: Version of bubbleviz.
         convention: Name of the NVTX convention that range names follow.
-        headline: Name of the primary ratio, which is the ratio to quote.
+        headline: Name of the primary ratio, the one to quote.
         headline_reason: Sentence that explains the choice of the primary ratio.
         profiles: The input files, in the given order.
         ranks: All ranks, in pipeline order.
@@ -79,7 +79,7 @@ class Report:
             rank.
         coverage: GPU time that is attributed to operations, for each rank.
         unattributed_kernels: The kernels outside compute operations that took the most time.
-        explanation: Causes of the bubbles.
+        explanation: What caused the bubbles.
         limitations: Results that could not be determined, along with the reasons.
         schedule: The schedule recognized from the order of operations, or None if not analyzed.
         plan: Differences between the actual order of operations and the given plan, or None if no
@@ -199,7 +199,7 @@ class Report:
     def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
         """Return ``make(self)``, calling ``make`` only once per report.
 
-        Other modules use this method to cache their results in the report.
+        Other modules use this method to cache their own results in the report.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -357,14 +357,14 @@ def build_report(
     explanation: Explanation,
     unreadable: Sequence[Limitation],
 ) -> ReportT:
-    """Combine the results of all stages of the analysis into a report.
+    """Combine the results from all stages of the analysis into a report.
 
     Args:
         report: The class of report to create.
         recordings: One recording per profile, in the given order.
         run: The run that the recordings were merged into.
-        counts: The ratios of the iterations.
-        explanation: Causes of the idle time.
+        counts: The bubble ratios of the iterations.
+        explanation: What caused the idle time.
         unreadable: Limitations about profiles that could not be read.
     """
     coverage: list[tables.RankCoverage] = []
@@ -411,7 +411,7 @@ def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[
 
     Args:
         ranks: The ranks, without the ratio.
-        counts: The ratios of the iterations.
+        counts: The bubble ratios of the iterations.
     """
     ratios: list[list[float]] = [[] for _ in ranks]
     for rank_iterations in (
@@ -450,7 +450,7 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
     Args:
         recordings: One recording per profile.
         run: The run that the recordings were merged into.
-        counts: The ratios of the iterations.
+        counts: The bubble ratios of the iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
     return recognize_schedule(
@@ -563,7 +563,7 @@ def _list_limitations(
 def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield a limitation for each rank that did no work in some complete iterations of the window.
 
-    The rank is treated as idle in these iterations. (It is present, but its work has length 0.)
+    The rank is treated as idle in such iterations. (It is present, but its work has length 0.)
     """
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
@@ -587,7 +587,7 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
     """Yield a limitation for each reason why iterations are not averaged.
 
     Args:
-        counts: The ratios of the iterations.
+        counts: The bubble ratios of the iterations.
         is_numbered: Whether range names contain the numbers of microbatches.
     """
     remedy = (
@@ -628,8 +628,8 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations about iterations that began before all ranks were being recorded.
 
-    In these iterations, ranks may have waited for a rank whose recording began later. If this
-    leaves no averaged iteration, the limitation also restricts the report.
+    In such iterations, ranks may have waited for a rank whose recording began later. If this leaves
+    no averaged iteration, the limitation also restricts the report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:

@@ -342,7 +342,7 @@ def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
         ranks: Ranks of a report.
 
     Returns:
-        Both numbers, or None in these cases:
+        Both numbers, or None in any of these cases:
 
         - No pipeline is missing ranks.
         - At least half of the pipelines lack ranks.

@@ -331,7 +331,7 @@ def _recommend_what_if(report: Report) -> str:
 
 
 def _get_replayed_ratio(report: Report) -> float:
-    """Return the bubble ratio of the replay of the typical iteration."""
+    """Return the bubble ratio in the replay of the typical iteration."""
     measured = find_replay(report, MEASURED)
     return 0.0 if measured is None else measured.bubble_ratio or 0.0
 
@@ -404,8 +404,8 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     """Return the advice to run a faster schedule, a clause about its saving, and "" as evidence.
 
-    The clause compares the simulation of the schedule with the simulation of the order that ran,
-    both at the measured times without delays.
+    The clause compares simulations of the schedule and of the order that ran, both with the
+    measured times and without delays.
     """
     what_if = report.what_if
     base_ms = 0.0 if what_if is None else what_if.base_ms or 0.0
@@ -944,7 +944,7 @@ def _format_multiple(fault: Fault) -> str:
 
 
 def _compare_phases(fault: Fault, others: str) -> str:
-    """Return a clause that compares the time of each phase with its usual time.
+    """Return a clause that compares each phase's time with its usual time.
 
     Args:
         fault: A fault that makes operations slow.

@@ -115,7 +115,7 @@ class AdviceEntry(Struct, frozen=True):
             removed together, their kinds are joined by ``+``.
         saving_ratio: Saved fraction of an iteration, or None if no saving is promised.
         action: What to do, without any evidence.
-        place: Name of the fault or schedule, which is the same in every run of a job.
+        place: Name of the fault or schedule. It is the same in every run of a job.
         error_ratio: Half-width of the 95 % confidence interval of ``saving_ratio``, or None if
             unknown.
         stages: Stages that have too much work.
@@ -240,7 +240,7 @@ class WindowColumns(Columns, frozen=True):
 
 
 class CommunicationColumns(Columns, frozen=True):
-    """Communication times of each rank; see :class:`.communication_times.CommunicationTimes`.
+    """Communication times, by rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
         wait_ns: Time that the rank spent waiting for inputs and for other members of collectives.
@@ -262,7 +262,7 @@ class RankColumns(Columns, frozen=True):
     """The ranks of an iteration, as columns. Keys are names of ratios, phases or causes.
 
     Attributes:
-        rank: Index of each rank.
+        rank: Indices of the ranks.
         busy_ns: Time during which operations of each phase were running.
         compute_ns: Time during which any compute operation ran.
         active_ns: Time during which any compute kernel of a compute operation ran.
@@ -272,14 +272,14 @@ class RankColumns(Columns, frozen=True):
             no rank has this window.
         overlap_ns: Time in the window of ``schedule`` during which operations of other iterations
             ran, or None if no rank has this window.
-        bubble_ns: Bubble time of each ratio.
+        bubble_ns: Bubble time for each ratio.
         bubble_ratio: Value of each ratio, or None if unknown.
         bubble_interval: Clock bounds of each ratio that requires a common clock. None if the bounds
             of all ranks are unknown.
         missing: Text that names the work that the rank lacks for a ratio, or None if nothing is
             missing.
-        windows: Windows of each ratio.
-        cause_ns: Idle time in the windows of each ratio, keyed by ratio and cause.
+        windows: The windows for each ratio.
+        cause_ns: Idle time in each ratio's windows, keyed by ratio and cause.
         communication: Communication times.
     """
 
@@ -313,7 +313,7 @@ class IterationEntry(Struct, frozen=True):
         microbatches: Number of microbatches, or None if unknown.
         start_ns: Time at which work first started on any rank, or None without work.
         end_ns: Time at which work last ended on any rank, or None without work.
-        window_ns: Length of the window of each ratio, averaged over the ranks, or None if unknown.
+        window_ns: Length of each ratio's window, averaged over the ranks, or None if unknown.
         bubble_ratio: Value of each ratio, or None if unknown.
         bubble_low: Value that each ratio would have if compute outside operations counted as work.
         bubble_overhead: Bubble time divided by work time.
@@ -322,7 +322,7 @@ class IterationEntry(Struct, frozen=True):
         incomplete: Whether a rank that took part in the iteration is missing.
         clocks_contradict: Whether any ratio depends on clocks that contradict each other.
         clock_set: Whether a clock was set during the iteration.
-        cause_ns: Idle time in the windows of each ratio, keyed by ratio and cause, summed over the
+        cause_ns: Idle time in each ratio's windows, keyed by ratio and cause, summed over the
             ranks.
         ranks: Ranks of the iteration, or None if the report was written without ranks.
     """
@@ -367,7 +367,7 @@ class KernelTimeEntry(Struct, frozen=True):
     """How long kernels ran in averaged iterations; see :class:`.kernel_time.KernelTime`.
 
     Attributes:
-        window_ns: Length of the windows of the primary ratio, summed over ranks and iterations.
+        window_ns: Total length of the primary ratio's windows, summed over ranks and iterations.
         kernel_ns: Time in the windows during which any kernel or copy ran.
         bubble_ns: Bubble time in the windows.
         gap_ns: Time in operations during which no kernel ran.
@@ -415,13 +415,12 @@ class Numbers(Struct, frozen=True):
         bubble_low: Average that each ratio would have if compute outside operations counted as
             work.
         bubble_overhead: Average of the bubble time divided by the work time.
-        window_ns: Average length of the window of each ratio.
+        window_ns: Average length of each ratio's window.
         cause_ns: Idle time, keyed by ratio and cause, summed over the averaged iterations in which
             the ratio is known.
-        bubble_parts: Parts of the bubble of the primary ratio, largest first.
+        bubble_parts: Parts of the bubble in the primary ratio, largest first.
         kernel_time: Time during which kernels ran, compared with the bubble.
-        launch_gap: Fraction of the time of operations during which no kernel ran, or None if
-            unknown.
+        launch_gap: Fraction of the operation time during which no kernel ran, or None if unknown.
         step: The parts that make up the time of a step.
     """
 
@@ -562,7 +561,7 @@ class EvenChunks(Struct, frozen=True):
         virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
         tokens: Number of tokens in each chunk.
         equal_ns: Time that the prompt takes in chunks of equal length.
-        even_ns: Time that the prompt takes in chunks that take equally long.
+        even_ns: Time that the prompt takes if all chunks take equally long.
     """
 
     virtual_stage: int | None
@@ -674,8 +673,8 @@ class StageTimesEntry(Struct, frozen=True):
         backward_ms: Time of the backward for the input, in the same form as ``forward_ms``.
         weight_ms: Time of the backward for the weights, in the same form as ``forward_ms``.
         transfer_ms: Time of a transfer between two devices.
-        lengths: Length of each microbatch divided by the mean length. Empty if all microbatches
-            have the same length.
+        lengths: Each microbatch's length divided by the mean length. Empty if all microbatches have
+            the same length.
     """
 
     forward_ms: tuple[float, ...]
@@ -748,8 +747,8 @@ class WhatIfEntry(Struct, frozen=True):
         window: Name of the ratio whose window is compared.
         times: Sizes and times of the run, or None if unknown.
         rows: The order that ran, followed by other schedules, best first.
-        reordered: Best order of the microbatches, and the fraction of the makespan that this order
-            saves. None if all microbatches have the same length.
+        reordered: The best microbatch order, and the fraction of the makespan that it saves. None
+            if all microbatches have the same length.
         limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
     """
 
@@ -785,7 +784,7 @@ class SlowdownColumns(Columns, frozen=True):
     """Slowdowns of stages, replicas, ranks, microbatches or iterations, as columns.
 
     Attributes:
-        number: Number or index of the stage, replica, rank, microbatch or iteration.
+        number: The number or index of the stage, replica, rank, microbatch or iteration.
         slowdown: Slowdown caused by the stage, replica, rank, microbatch or iteration. A value of 1
             means no slowdown.
     """
@@ -819,7 +818,7 @@ class SlowdownEntry(Struct, frozen=True):
         by_rank: Slowdown caused by each rank.
         by_microbatch: Slowdown caused by each microbatch.
         by_link: Slowdown caused by the transfers between each pair of stages.
-        by_iteration: Slowdown of each iteration.
+        by_iteration: Slowdown in each iteration.
         worker_share: Fraction of the slowdown caused by the slowest 3 % of the workers, or None if
             there is no slowdown.
         last_stage_share: Fraction of the slowdown caused by the last stage, or None if there is no
@@ -904,9 +903,10 @@ class RunSummary(Struct, frozen=True):
         plan: Comparison of the run with the given plan, or None if no plan was given.
         phase_times: Times of each kind of operation.
         chunk_costs: Fitted times of prompt chunks, one entry per virtual stage.
-        even_chunks: Prompt chunks that take equally long, or None if they would not save enough.
+        even_chunks: Prompt chunks that take equally long, or None if such chunks would not save
+            enough.
         transfer_ns: Median of all measured transfer times, or None if none were measured.
-        microbatch_lengths: Length of each microbatch divided by the mean length, with one row per
+        microbatch_lengths: Each microbatch's length divided by the mean length, with one row per
             training iteration and pipeline. Empty if unknown, or if lengths vary only by chance.
         imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
             minus 1.

@@ -56,8 +56,8 @@ class Timeline:
             indices into ``names``.
         tables: Columns, keyed by table and column. The tables are ``operations``, their busy
             intervals in ``compute`` and ``communication``, and ``unattributed``, ``bubbles``,
-            ``windows`` (of all ratios) and ``critical``. The column ``thousandths`` is the time of
-            an operation in thousandths of the median of its kind, or 0 if unknown.
+            ``windows`` (of all ratios) and ``critical``. The column ``thousandths`` contains the
+            time of each operation in thousandths of the median for its kind, or 0 if unknown.
     """
 
     base_ns: int
@@ -128,7 +128,7 @@ def _list_critical_rows(report: Report) -> Ints:
 
 
 def measure_times_median(report: Report) -> Floats:
-    """Return the time of each operation divided by the median of its kind, shape (operations,).
+    """Return each operation's time divided by the median for its kind, shape (operations,).
 
     The result is 0 if the median is unknown or 0. For example, the median is unknown for operations
     in iterations that are not averaged.

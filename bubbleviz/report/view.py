@@ -17,7 +17,7 @@ class View:
         communication: Whether to draw a thin lane of communication operations under each rank.
         rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage. By default,
             there is one row per rank, or one row per stage in runs with many ranks.
-        causes: Whether to color idle time by its cause.
+        causes: Whether to color idle time by cause.
         critical: Whether to draw a line along the critical path.
         heat_map: Whether to add a heat map that shows the time of each microbatch on each stage.
         style: ``"screen"`` (the default), or ``"paper"`` for a figure without title, notes and

@@ -154,7 +154,8 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     """Simulate a schedule with measured times.
 
     If both the schedule and the run have several chunks per device, the schedule is simulated with
-    the run's number of chunks. Otherwise, it is simulated with its default number of chunks.
+    the run's number of chunks. Otherwise, the schedule is simulated with its default number of
+    chunks.
 
     Args:
         rule: The schedule.
@@ -274,8 +275,8 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
         measured: The run's times and sizes. Every stage takes the mean time of all stages.
 
     Returns:
-        The simulation, or None if the plan cannot be simulated. It is also None if ``plan`` is None
-        and the run has several chunks per stage.
+        The simulation, or None if the plan cannot be simulated. The result is also None if ``plan``
+        is None and the run has several chunks per stage.
     """
     times = measured.times
     forward, backward, weight = (
@@ -377,8 +378,9 @@ def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> 
     calibration. The bubble ratio is the fraction of the predicted time that the devices do not
     spend on work, or 0 if that fraction is negative.
 
-    The error is None if no windows were measured. Otherwise, it combines the errors of the measured
-    mean and of the drawn mean with the relative difference between measurement and simulation.
+    The error is None if no windows were measured. Otherwise, the error combines the errors of the
+    measured mean and of the drawn mean with the relative difference between measurement and
+    simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

@@ -339,10 +339,10 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOperation]:
     """Return the order of a single device in ZB-V with at least 2p-1 microbatches.
 
-    The order consists of patterns, each repeated as often as the table says. A step of a pattern,
-    such as F_D, runs the next microbatch of this phase on this virtual stage. A step is skipped
-    once all microbatches of its phase and virtual stage have run. Device d has the virtual stages D
-    = d (down) and U = 2p-1-d (up)::
+    The order consists of patterns, each repeated as often as the table says. Each step in a
+    pattern, such as F_D, runs the next microbatch of the step's phase on the step's virtual stage.
+    A step is skipped once all microbatches of its phase and virtual stage have run. Device d has
+    the virtual stages D = d (down) and U = 2p-1-d (up)::
 
         repeats      pattern                    repeats      pattern
         2(p-d)-1     F_D                        d            B_D B_U

@@ -34,7 +34,7 @@ class StageTimes:
         transfer_ms: T_comm, the latency of every transfer between two devices.
         measured: Measured times of the virtual stages, used for plans that have the same placement
             as the run. None if the times were not measured.
-        lengths: Time of each microbatch divided by the mean over all microbatches, or empty if all
+        lengths: Each microbatch's time divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """
 

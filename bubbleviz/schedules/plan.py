@@ -100,8 +100,8 @@ class Memory:
     """Activation memory of one microbatch on a whole stage, and a device's memory limit.
 
     F allocates ``backward``, B frees all but ``weight``, and W frees the rest (arXiv 2401.10241,
-    section 3.1). If a stage has v chunks, each chunk takes 1/v of these amounts. All three amounts
-    are in the same unit, which is arbitrary.
+    section 3.1). If a stage has v chunks, each chunk takes 1/v of each amount. All three amounts
+    are in the same (arbitrary) unit.
 
     Attributes:
         limit: Maximum activation memory on a device, or None if there is no limit.

@@ -49,7 +49,7 @@ def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Pla
 
     PyTorch divides the microbatches into m // p rounds of equal size, or into one round if m < p
     (``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble`` in
-    torch.distributed.pipelining.schedules). The result is empty in these cases:
+    torch.distributed.pipelining.schedules). The result is empty in any of these cases:
 
     - m is not divisible by the number of rounds.
     - Each round has p microbatches, as in other interleaved plans.

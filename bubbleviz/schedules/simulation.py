@@ -51,7 +51,7 @@ class Simulation(Table):
     def cost_ns(self) -> int:
         """Longest time from the first start to the last end on one device, or 0 if there is none.
 
-        This is the cost of a schedule in arXiv 2401.10241, section 5.3.
+        This time is the cost of a schedule in arXiv 2401.10241, section 5.3.
         """
         first = np.flatnonzero(np.diff(self.device, prepend=-1))
         last = np.append(first[1:], len(self)) - 1

@@ -1,8 +1,8 @@
 """Start and end times of the rows in a dependency graph.
 
 A row is a node of the graph, for example an operation or a transfer. A row starts once every row
-that it follows has ended and its own delay has passed. It ends after its own duration. The rows in
-a *meeting* wait for each other before their own durations begin::
+that it follows has ended and its own delay has passed. The row ends after its own duration. The
+rows in a *meeting* wait for each other before their own durations begin::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
@@ -95,7 +95,7 @@ class Timing:
         """Return the end time of each row, in the order of :attr:`rows`, shape (rows, scenarios).
 
         A row starts ``delay`` after the latest end of the rows that it follows. It ends
-        ``duration`` after the latest start of all rows in its meeting.
+        ``duration`` after the latest start among all rows in its meeting.
 
         Args:
             duration: Duration of each row, in the order of :attr:`rows`, shape (rows, scenarios).
@@ -138,8 +138,8 @@ def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
 def count_scenarios_together(n_rows: int) -> int:
     """Return the number of scenarios to time in one batch, if each has ``n_rows`` rows.
 
-    The number is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. It is enlarged to up
-    to ``_MAX_TIMES_TOGETHER`` if necessary to time as many scenarios as fit in a cache line.
+    The number is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. The batch is enlarged
+    to up to ``_MAX_TIMES_TOGETHER`` if necessary to time as many scenarios as fit in a cache line.
     """
     a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))
     return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
@@ -153,8 +153,9 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
         predecessor: For each edge, the row that the follower waits for.
         meeting: For each row, the number of its meeting, which all members share, or -1 if the row
             meets no other row.
-        group: Group of each row. If a dependency cycle makes it impossible to order a row, all rows
-            in its group are left out. Rows of other groups do not wait for rows that are left out.
+        group: The group of each row. If a dependency cycle makes it impossible to order a row, all
+            rows in its group are left out. Rows of other groups do not wait for rows that are left
+            out.
     """
     n_rows = len(group)
     meeting = _number_meetings(meeting)
@@ -233,7 +234,7 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
     Args:
         follower: For each edge, the row that waits.
         predecessor: For each edge, the row that the follower waits for.
-        meeting: Meeting of each row, numbered from 0.
+        meeting: The (zero-based) number of each row's meeting.
 
     Returns:
         start_level: Level in which each row starts, or -1 if it never starts.
@@ -266,7 +267,7 @@ def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[In
     The function returns the values group by group, in the order of the given numbers.
 
     Args:
-        group: Group number of each value.
+        group: The group number of each value.
         values: The values.
         n_groups: Number of groups.
     """
@@ -282,14 +283,13 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     """Sort values by group.
 
     Args:
-        group: Group number of each value.
+        group: The group number of each value.
         values: The values.
         n_groups: Number of groups.
 
     Returns:
         values: The values of the first group, then those of the second, and so on, in stable order.
-        first: Index in ``values`` of the first value of each group, followed by the number of
-            values.
+        first: Index in ``values`` of each group's first value, followed by the number of values.
     """
     first = np.zeros(n_groups + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=n_groups), out=first[1:])
@@ -341,7 +341,7 @@ def compute_ends(
 
     Args:
         edges: For each row, the edges to the rows that it follows.
-        durations: Duration of each row.
+        durations: The duration of each row.
         lags: Lag times, which edges refer to by index.
         order: Rows to compute, each after the rows that it follows. The end times of all other rows
             are 0. If None, all rows are computed by ascending index, so each row may only follow
@@ -360,7 +360,7 @@ def compute_ends(
 def compute_ends_of_scenarios(
     edges: Edges, durations: Sequence[Times], lags: Sequence[Times]
 ) -> Times:
-    """Return the end time of each row in many scenarios, shape (rows, scenarios).
+    """Return the end times of rows in many scenarios, as an array of shape (rows, scenarios).
 
     The result in each scenario is the same as from :func:`compute_ends`.
 
@@ -396,7 +396,7 @@ def find_longest_path(
         last: The row at which the path ends.
         edges: For each row, the edges to the rows that it follows.
         end_times: End time of each row, from :func:`compute_ends`.
-        durations: Duration of each row.
+        durations: The duration of each row.
         lags: Lag times, which edges refer to by index.
     """
     path = []

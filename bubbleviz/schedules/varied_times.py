@@ -36,8 +36,8 @@ class Variation:
 
     Attributes:
         spread: For each phase, the standard deviation of the operation times divided by their mean.
-            This excludes the variance caused by unequal microbatch lengths.
-        lengths: Length of each microbatch divided by the mean length, shape (iterations,
+            Variance caused by unequal microbatch lengths is excluded.
+        lengths: Each microbatch's length divided by the mean length, shape (iterations,
             microbatches).
     """
 
@@ -99,14 +99,14 @@ def compute_makespans(
     times: StageTimes,
     factor: Callable[[PlannedOperation], Floats],
 ) -> Floats:
-    """Return the makespans of a plan in ns, shape (draws,).
+    """Return the makespans of a plan in ns, as an array of shape (draws,).
 
     Args:
         plan: Operations of each device, in order.
         graph: Dependency graph of the plan.
         times: Mean times of the stages.
-        factor: Function that returns the time of an operation in each draw, divided by its mean
-            time; shape (draws,).
+        factor: Function that returns an operation's time in each draw divided by its mean time,
+            shape (draws,).
     """
     work = build_plan_workload(plan, times)
     means_ns = list_lengths(graph, work)

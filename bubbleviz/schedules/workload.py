@@ -41,7 +41,7 @@ class Workload:
         split: Whether B and W were measured separately. If not, B and W are each assumed to take
             half of the whole backward, and W can be moved only once the framework can split the
             backward.
-        lengths: Time of each microbatch divided by the mean over all microbatches, or empty if all
+        lengths: Each microbatch's time divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """
 

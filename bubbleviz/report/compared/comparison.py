@@ -217,7 +217,7 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
-    """Return a ratio of the later run, with its differences from the earlier run.
+    """Return a ratio of the later run, along with its differences from the earlier run.
 
     If either run does not have the ratio, the cell contains no differences.
 
@@ -335,7 +335,7 @@ def _describe_pair_limits(
 
 
 def _is_smaller_but_longer(cell: Cell) -> bool:
-    """Return whether a ratio is smaller although its window (for equal work) is longer.
+    """Return whether a ratio is smaller even though its window (for equal work) is longer.
 
     The differences need not be significant.
     """
@@ -376,7 +376,7 @@ def _format_ratio(ratio: RatioSummary | None) -> str:
 
 
 def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
-    """Return whether two ratios differ significantly although their clock bounds overlap."""
+    """Return whether two ratios differ significantly even though their clock bounds overlap."""
     if first.ratio is None or other.ratio is None or other.bubble is None:
         return False
     first_interval, other_interval, p = first.ratio.interval, other.ratio.interval, other.bubble.p

@@ -45,7 +45,7 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
     The lines are in this order:
 
     1. Different schedules and sizes.
-    2. The time of the later run as predicted from the times of the earlier run.
+    2. The later run's time as predicted from the earlier run's times.
     3. Changes in times, largest first.
     4. Advice that is only in the later report.
 
@@ -118,8 +118,8 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
     """Yield a line that says how well the earlier times predict the length of the later run.
 
     The line is left out if both runs have the same schedule and sizes, or if a run is not a
-    complete pipeline. It is also left out if the prediction or the later window of ``schedule`` is
-    unknown.
+    complete pipeline. The line is also left out if the prediction or the later window of
+    ``schedule`` is unknown.
     """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
@@ -146,7 +146,7 @@ def _describe_predicted_change(pair: RunPair) -> Choice | None:
     """Simulate the later run's schedule and sizes with the earlier run's times.
 
     Returns:
-        The prediction, or None in these cases:
+        The prediction, or None in any of these cases:
 
         - Both runs have the same schedule and sizes.
         - The later schedule or the earlier window is unknown.
@@ -186,7 +186,7 @@ def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
     """Yield the change in the compute time of a whole batch, if the number of microbatches changed.
 
-    Nothing is yielded in these cases:
+    Nothing is yielded in any of these cases:
 
     - A number of microbatches is unknown.
     - Times per microbatch are compared, because the runs process different batches.

@@ -37,7 +37,7 @@ class AdviceResult:
 
     Attributes:
         kind: The kind of fault that the advice should remove.
-        place: Place of the fault, which is the same in every report on the same job.
+        place: Place of the fault. It is the same in every report on the same job.
         action: The recommended action.
         promised_ratio: The promised saving, as a fraction of an iteration.
         error_ratio: Error bound of ``promised_ratio``, or None if unknown.

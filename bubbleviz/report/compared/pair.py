@@ -91,8 +91,8 @@ class RunPair(ReportPair):
     def equal_work(self) -> float:
         """Number of later iterations that do the work of one earlier iteration.
 
-        This is ``earlier / later``, the ratio of the numbers of microbatches, or 1 if either is
-        unknown.
+        The result is ``earlier / later``, the ratio of the numbers of microbatches, or 1 if either
+        is unknown.
 
         It is also 1 if the batch is the same and was only divided into a different number of
         microbatches. The batch is assumed to be the same if the compute time of a microbatch
@@ -193,8 +193,8 @@ def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
 def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio whose window serves as the iteration time.
 
-    This is the first of ``period`` and ``step`` that meets two conditions. If there is none, the
-    result is the ratio from :func:`choose_headline_ratio`, whose window may leave out the time
+    The result is the first of ``period`` and ``step`` that meets two conditions. If there is none,
+    the result is the ratio from :func:`choose_headline_ratio`, whose window may leave out the time
     between the last backward and the next forward.
 
     1. The mean of the ratio is known in all runs.

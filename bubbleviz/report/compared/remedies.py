@@ -213,8 +213,9 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
     """Return the fraction by which two medians for the same stage and phase can differ by chance.
 
-    This is ``_STANDARD_ERRORS`` times the standard error of the difference of two medians, for
-    normally distributed times, divided by the median. The result is 0 if the time is unknown.
+    The fraction is ``_STANDARD_ERRORS`` times the standard error of the difference between two
+    medians (assuming normally distributed times), divided by the median. The result is 0 if the
+    time is unknown.
     """
     kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]

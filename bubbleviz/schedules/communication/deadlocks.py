@@ -175,7 +175,7 @@ def _check_listed_once(
 
     Args:
         plan: The plan.
-        transfers: All sends of the plan, or all receives.
+        transfers: All sends in the plan, or all receives in the plan.
         consumer_of_message: Maps each needed message to the text of the operation that needs it,
             for error messages.
         sends: Whether ``transfers`` are the sends.

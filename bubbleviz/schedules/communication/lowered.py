@@ -136,8 +136,8 @@ def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -
             receives.
 
     Returns:
-        The message. It is None if the operation is a W, or if the neighboring stage would be
-        outside the pipeline.
+        The message. The message is None if the operation is a W, or if the neighboring stage would
+        be outside the pipeline.
     """
     if operation.phase is Phase.W:
         return None

@@ -12,8 +12,8 @@ from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _MAX_GATHERED = 3
-#: A turn for ``UNSHARD``, ``RESHARD`` or ``REDUCE_GRAD``.
-#: It takes no time and has no inputs, but it affects which rank sends first.
+#: A turn for ``UNSHARD``, ``RESHARD`` or ``REDUCE_GRAD``. Such a turn takes no time and has no
+#: inputs, but it affects which rank sends first.
 _PARAMETER_TURN = model.Step()
 
 

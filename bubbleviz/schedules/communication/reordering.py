@@ -6,8 +6,8 @@ receive can start long before its message is sent, and block later transfers on 
     in turns    1RECV_B0 ─────────── waits ───────────┤ 1SEND_F3 ┤     rank 2 starves
     by time     1SEND_F3 ┤ 1RECV_B0 ── waits ─────────┤
 
-This module derives the steps of all ranks from one common order of operations and messages, so the
-resulting plans never deadlock.
+This module derives the steps of all ranks from one common order of operations and messages, so that
+the resulting plans never deadlock.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Search:
     def time_sequence(self, sequence: _Sequence) -> Precedence:
         """Lower the plan using a common order, and return its events with their times.
 
-        Each message of the order becomes two steps: a send on one rank, and a receive on the other
+        Each message in the order becomes two steps: a send on one rank, and a receive on the other
         rank.
         """
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]

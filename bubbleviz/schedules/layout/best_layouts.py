@@ -316,7 +316,7 @@ def compute_peak_memory(
     Args:
         layers: Layers of the model.
         recurrence: The recurrence for the order of operations.
-        layout: Layers of each virtual stage.
+        layout: The layers in each virtual stage.
 
     Returns:
         Peak memory of each device, in the same unit as the memory of the layers.

@@ -85,7 +85,7 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
 
     If the model has no embedding layer, the embedding module is added at the start of the first
     virtual stage. If the model has no head layer, the head modules are added at the end of the last
-    one.
+    virtual stage.
     """
     number = 0
     parts = []

@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def stages(self) -> tuple[range, ...]:
-        """The layers of each virtual stage."""
+        """The layers in each virtual stage."""
         return tuple(range(low, high) for low, high in pairwise(self.bounds))
 
     def get_stages_of(self, device: int) -> tuple[int, ...]:
@@ -160,14 +160,14 @@ def build_layout_workload(
     edges: Ints | None = None,
     split: bool = True,
 ) -> Workload:
-    """Build a layout's workload by adding up the layers of each virtual stage.
+    """Build a layout's workload by adding up the layers in each virtual stage.
 
     The transfer to the next stage takes as long as the transfer after the stage's last layer, or no
     time if both stages are on the same device.
 
     Args:
         layers: Layers of the model.
-        layout: Layers of each virtual stage.
+        layout: The layers in each virtual stage.
         microbatches: Number of microbatches.
         limit: Memory of each device, or None if there is no limit. The resident memory of the
             layers is subtracted from it.

@@ -99,7 +99,7 @@ class Partition:
     """The best layout found for a given order.
 
     Attributes:
-        layout: Layers of each virtual stage.
+        layout: The layers in each virtual stage.
         makespan_ns: Makespan of the order with this layout.
         least_ns: Lower bound on the makespan of all layouts that fit.
         timed: Number of layouts that were timed.
@@ -235,7 +235,8 @@ class _Search:
 
         A move shifts a single boundary, or several adjacent ones (see :func:`_list_moves`). In each
         step, all moves are tried, and the move that leads to the least memory above the limits is
-        made. On a tie, the shortest makespan decides. The search ends if no move is an improvement.
+        made. On a tie, the shortest makespan decides. The search ends when no move is an
+        improvement.
 
         Args:
             bounds: Bounds of a layout, which does not have to fit in memory.

@@ -54,14 +54,15 @@ class Recurrence:
         self.length = len(plan.placement) // plan.replicas
         self.placement = plan.placement[: self.length]
         self._graph = build_operation_graph(plan)
-        #: Index of the duration of each operation: (phase index, virtual stage in the pipeline).
+        #: For each operation, the index of its duration: (phase index, virtual stage in the
+        #: pipeline).
         self._length_index = [
             (_COLUMN[operation.phase], operation.virtual_stage % self.length)
             for operation in self._graph.operations
         ]
-        #: Index of the transfer time of each lag of the graph: (direction, boundary).
-        #: An activation crosses the boundary after its virtual stage.
-        #: A gradient crosses the boundary before its virtual stage.
+        #: For each lag in the graph, the index of its transfer time: (direction, boundary). An
+        #: activation crosses the boundary after its virtual stage. A gradient crosses the boundary
+        #: before its virtual stage.
         self._transfer_index = [
             (direction, stage % self.length - direction)
             for direction in (_DOWN, _UP)
@@ -71,7 +72,7 @@ class Recurrence:
         self.edges = get_edges(self.placement, links)
 
     def compute_makespans(self, layers: Layers, bounds: Ints) -> Ints:
-        """Return the makespan of each layout in ns, shape (n,).
+        """Return the makespan of each layout in ns, as an array of shape (n,).
 
         Args:
             layers: Layers of the model.
@@ -132,7 +133,7 @@ class Recurrence:
         return factors, crossed
 
     def _sum_times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
-        """Add up the times of the layers of each virtual stage.
+        """Sum the times of the layers in each virtual stage.
 
         Args:
             layers: Layers of the model.
@@ -161,8 +162,8 @@ class Recurrence:
 
         The order of operations determines how many microbatches a device stores after each
         operation. The device's peak memory is the maximum over all such moments. A moment is left
-        out if another moment is at least as full: it has at least as many microbatches before B,
-        and between B and W, on every stage.
+        out if at another moment the device stores, on every stage, at least as many microbatches
+        before B and at least as many between B and W.
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of each stage's
@@ -228,7 +229,8 @@ def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
             all additional times are 0.
 
     Returns:
-        The transfer times, shape (2, S - 1). They are 0 between virtual stages on the same device.
+        The transfer times, shape (2, S - 1). The times are 0 between virtual stages on the same
+        device.
     """
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:

@@ -8,7 +8,8 @@
     fewer          the same search with 2p microbatches, its   ─┘
                    middle repeated (for large problems)
 
-No result is worse than a known order that fits in memory. Identical calls return identical orders.
+The result is never worse than a known order that fits in memory. Identical calls return identical
+orders.
 
 A step of the local search moves one operation along the order of its device. Most steps move an
 operation on the critical path. A step is accepted if the new orders are at least as fast as the
@@ -20,8 +21,8 @@ parameter::
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
 
-The compiled code is a hundred times faster than the Python code. Both return the same orders
-because they use the same random numbers.
+The compiled code is a hundred times faster than the Python code. Both versions return the same
+orders because they use the same random numbers.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def improve_orders(
     """Improve orders by late acceptance hill-climbing.
 
     The compiled code is used if it is available and all times fit in 64 bits, otherwise
-    :class:`HillClimbing`. Both give the same result.
+    :class:`HillClimbing`. Both implementations give the same result.
 
     Args:
         problem: The search problem, with times and memory.
@@ -284,8 +285,8 @@ class HillClimbing:
         Returns:
             end_time: End of each operation, in ticks.
             cause: For each operation, the index of the operation that determined its start, or -1
-                for none. On a tie between the input and the previous operation of the device, the
-                previous operation wins.
+                for none. On a tie between the input and the device's previous operation, the
+                previous operation is used.
 
             The result is None if the orders deadlock.
         """
@@ -438,9 +439,10 @@ def _improve_in_rounds(
 ) -> Orders:
     """Improve the best orders in rounds: first many starts briefly, then fewer starts for longer.
 
-    Each round of ``_ROUNDS`` keeps the shortest ``n_starts`` orders and passes each of them to
+    Each round in ``_ROUNDS`` keeps the shortest ``n_starts`` orders and passes each of them to
     :func:`improve_orders`. The moves of a round are divided equally among its starts, within
-    ``min_moves`` and ``_MAX_MOVES``. The length of the history is limited to 1/20 of the moves.
+    ``min_moves`` and ``_MAX_MOVES``. The length of the history is limited to 1/20 of the number of
+    moves.
 
     Args:
         problem: The search problem, with times and memory.
@@ -546,7 +548,7 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 
 
 def repeat_middle(codes: Codes, n_more: int) -> Codes:
-    """Extend complete orders to more microbatches by repeating the middle of each order.
+    """Extend complete orders to more microbatches by repeating a part near the middle of each.
 
     The repeated part is a sequence of consecutive operations that contains each code exactly once.
     It is inserted ``n_more`` more times::

@@ -43,8 +43,8 @@ class Problem:
         lengths: Duration of each operation, indexed by code.
         down: Time from the end of an F to its arrival at the next virtual stage, per stage.
         up: Time from the end of a B to its arrival at the previous virtual stage, per stage.
-        activation: Memory that a microbatch occupies from F to B, per virtual stage.
-        weight_activation: Memory that a microbatch occupies from B to W, per virtual stage.
+        activation: Memory that a microbatch occupies from F to B, for each virtual stage.
+        weight_activation: Memory that a microbatch occupies from B to W, for each virtual stage.
         limit: Memory limit of each device.
         makespan: Whether the windows of all devices begin when the first device begins. If False,
             each device's window begins with its first operation.

@@ -57,7 +57,7 @@ class Trial(ABC):
         w_done: Number of W that have run, per virtual stage.
         free_at: Time at which each device is free.
         memory_used: Memory in use on each device.
-        excess_of: Excess of each device so far.
+        excess_of: Each device's excess so far.
         forwards_left: Number of F that each device still has to run.
         pending_weights: For each device, the virtual stages whose B has run but whose W has not,
             oldest first.
@@ -107,7 +107,7 @@ class Trial(ABC):
     def should_wait(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device should wait for the next arrival instead of running a W.
 
-        It should wait if the wait is shorter than ``max_wait`` of the virtual stage, and if the
+        The device should wait if the wait is shorter than the virtual stage's ``max_wait`` and the
         excess stays below ``target``. The excess of a device is its idle time minus its slack.
 
         Args:
@@ -171,8 +171,8 @@ class Trial(ABC):
             now: Start time, in ticks.
 
         Returns:
-            Whether the trial can go on. It has failed if the idle time before the operation raises
-            the excess of the device to ``target`` or above.
+            Whether the trial can go on. The trial has failed if the idle time before the operation
+            raises the device's excess to ``target`` or above.
         """
         problem = self.problem
         idle = now - self.free_at[device]
