@@ -377,7 +377,7 @@ def _make_fleet(
             ``MAX_WAIT_S``.
 
     Raises:
-        UsageError: ``jobs`` is below 1, the timeout is not positive and finite, or a timeout is
+        UsageError: ``jobs`` is less than 1, the timeout is not positive and finite, or a timeout is
             given without a cluster.
     """
     if jobs < 1:

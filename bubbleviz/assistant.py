@@ -184,7 +184,7 @@ def _restrict_to_folders(
 
 
 def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
-    """Resolve a path, and check that it does not lead out of the given folders.
+    """Resolve a path, and check that it stays within the given folders.
 
     Symbolic links below the path are checked as well.
 
@@ -527,7 +527,7 @@ def why(
         is_selected &= (bubbles.start_ns <= at_ns) & (at_ns < bubbles.end_ns)
     matching = np.flatnonzero(is_selected)
     is_end_of_pipeline = np.isin(bubbles.cause[matching], (Cause.WARMUP, Cause.DRAIN))
-    # Bubbles of the warm-up and the drain come last, because every schedule has them.
+    # Warm-up and drain bubbles come last, because every schedule has them.
     rows = matching[np.lexsort((-length_ns[matching], is_end_of_pipeline))][:3].tolist()
     times = measure_times_median(report)
     first = int(bubbles.iteration[rows[0]]) if rows else None

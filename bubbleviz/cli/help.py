@@ -140,7 +140,7 @@ def insert_default_values(arguments: Sequence[str]) -> list[str]:
     """Insert the value ``all`` after each ``-v`` or ``--details`` that has no value.
 
     The word after the option is its value if it looks like a list of tables, and not like the path
-    of a profile; see :func:`_is_value`. Words after ``--`` are not changed.
+    of a profile; see :func:`_is_value`. Words after ``--`` are unchanged.
     """
     completed: list[str] = []
     for word, next_word in zip_longest(arguments, arguments[1:]):

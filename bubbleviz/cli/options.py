@@ -144,8 +144,8 @@ class MeasurementOptions:
                 "checks".
 
         Raises:
-            UsageError: Several paths are given and one of them is a report, or options that only
-                apply to profiles are given for a report.
+            UsageError: Several paths are given and one of them is a report, or options that apply
+                only to profiles are given for a report.
         """
         from bubbleviz.report.saved import is_saved_report
 
@@ -260,7 +260,7 @@ def _choose_formats(
     Args:
         files: For each option named after a format, the path that was given, or None. Keyed by
             format.
-        outputs: Paths that were given with ``-o``, whose suffixes determine the formats.
+        outputs: Paths given with ``-o``. Their suffixes determine the formats.
         endings: Formats that only this command can write, keyed by the ending of the file name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The outputs of a command: the files that it writes, and the text that it prints."""
+"""The outputs of a command: the files it writes and the text it prints."""
 
 from __future__ import annotations
 

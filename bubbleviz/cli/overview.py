@@ -124,8 +124,8 @@ def _format_row_counts(tables: Mapping[str, int | None]) -> str:
 def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
     """Return a key that is equal for similar files.
 
-    Similar files have the same format, versions, matching conventions and problems. Of several
-    similar files, only the first one is shown in full.
+    Similar files have the same format, versions, matching conventions and problems. Only the first
+    of several similar files is shown in full.
     """
     source = inspection.contents.source
     conventions = tuple(evidence.convention for evidence in inspection.evidence)
@@ -204,8 +204,8 @@ def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
     """Yield lines with the result of a trial measurement that uses the draft convention.
 
-    The lines contain the operation counts by phase, the attributed share of compute time, and
-    the headline. Nothing is yielded if no convention was drafted.
+    The lines contain the operation counts by phase, the attributed share of compute time, and the
+    headline. Yields nothing if no convention was drafted.
     """
     trial = inspection.trial
     if trial is not None:

@@ -8,10 +8,10 @@ from bubbleviz.model.columns import Bools, Ints
 
 #: The middle of the capture is between the quantiles ``1 / _EDGE`` and ``1 - 1 / _EDGE``.
 _EDGE = 20
-#: Margin around a capture whose calls are known: a minimum in ns, and a multiple of its length.
-#: The larger of the two margins is used.
+#: Margin around a capture whose calls are known: a minimum in ns, and a multiple of the length. The
+#: larger of the two margins is used.
 _BOUNDED_NS, _BOUNDED_LENGTHS = 100_000_000, 1
-#: Margin around a capture whose calls are unknown: a minimum in ns, and a multiple of its length.
+#: Margin around a capture whose calls are unknown: a minimum in ns, and a multiple of the length.
 _UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
 #: Approximate number of events from which the middle of the capture is estimated.
 _SAMPLE = 1 << 16

@@ -1,7 +1,7 @@
 """Collectives, and the times at which each rank entered and left them.
 
-A collective cannot finish before all of its ranks have entered. The kernel of each rank therefore
-first waits and then moves data::
+A collective cannot finish before all of its ranks have entered. Each rank's kernel therefore first
+waits, then moves data::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1        ├─ waiting ─┼─ moving ─┤

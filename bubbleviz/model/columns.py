@@ -128,7 +128,7 @@ def make_constant(value: int, count: int) -> Ints:
 def scatter(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
     """Return a new int64 column with the given values at the given rows, and -1 elsewhere.
 
-    If a row is given several times, its last value wins.
+    If a row is given more than once, its last value wins.
     """
     column = np.full(count, NONE, np.int64)
     column[rows] = values

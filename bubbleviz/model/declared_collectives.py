@@ -2,8 +2,8 @@
 
 Tables that reports export have this column. Each cell is a JSON list of collectives. Each
 collective is a list of values for the columns of :class:`DeclaredCollectives`, starting with
-``iteration``. The cell is in the row of the operation that owns the collective. A collective
-without an owner is in the row of the last operation that started before it on the same rank.
+``iteration``. Each collective is listed in the row of the operation that owns it. A collective
+without an owner is listed in the row of the last operation that started before it on the same rank.
 """
 
 from __future__ import annotations

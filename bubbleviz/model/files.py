@@ -54,7 +54,7 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
 
 
 def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
-    """Check that a file is a regular file, or a pipe that receives data, so that it has an end.
+    """Check that a file is a regular file or a pipe that receives data, so it has an end.
 
     A named pipe must deliver data within ``_PATIENCE_S`` seconds. A pipe created by the shell
     (``/dev/fd/N``) may take any amount of time. The descriptor of a pipe is set to blocking mode.

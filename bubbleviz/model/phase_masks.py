@@ -35,7 +35,7 @@ _FIRST_ROWS = 1024
 
 
 def has_phase(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
-    """Return whether any row has one of the phases.
+    """Return whether any row is in one of the phases.
 
     If the first ``_FIRST_ROWS`` rows contain a match, the other rows are not checked.
     """

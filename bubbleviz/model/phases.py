@@ -39,7 +39,7 @@ WORK = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R, Phase.FB)
 COMPUTE = (*WORK, Phase.OPTIMIZER)
 #: Phases whose kernels may be launched by another thread, such as PyTorch's autograd thread.
 BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
-#: A rank is included in the ratios of an iteration if it has an operation in one of these phases.
+#: A rank is included in an iteration's ratios if it has an operation in one of these phases.
 COUNTED = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB)
 #: Phases whose results another virtual stage waits for.
 CHAINED = (Phase.F, Phase.B, Phase.BW)

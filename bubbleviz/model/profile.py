@@ -282,7 +282,7 @@ class Overheads(Table):
     nsys stores these intervals in PROFILER_OVERHEAD, and CUPTI in CUPTI_ACTIVITY_KIND_OVERHEAD.
 
     Attributes:
-        process: Process that was stopped.
+        process: The process that was stopped.
         start_ns: Start of the interval.
         end_ns: End of the interval.
     """

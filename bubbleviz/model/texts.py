@@ -64,7 +64,7 @@ PRINTED_CHARACTERS = 10_000
 
 
 def truncate_for_document(name: str) -> str:
-    """Shorten a name longer than ``PRINTED_CHARACTERS``, so that it ends with an ellipsis."""
+    """Shorten a name longer than ``PRINTED_CHARACTERS``, ending it with an ellipsis."""
     return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
 
 

@@ -85,7 +85,7 @@ class Table:
             truncated.
         drop_order: Headers of the columns to drop first if the terminal is too narrow, least
             important first. If that is not enough, the remaining columns are dropped from the
-            right. The first column always stays.
+            right. The first column is always kept.
         n_omitted: Number of rows left out of the table. A value of 0 or less means none.
         hint: Text that follows the number of omitted rows and says where to find them.
         headers: Column headers, which may span several lines, or () to use the first row's keys.

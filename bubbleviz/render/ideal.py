@@ -51,7 +51,7 @@ def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
     """Return the memory limit, M_B, M_W, their unit, and the peak memory per stage as JSON values.
 
     M_B is the memory that a microbatch occupies from its forward to its backward pass, and M_W is
-    the part that stays occupied until its weight-gradient pass.
+    the part that remains occupied until its weight-gradient pass.
     """
     memory = ideal.memory
     return {

@@ -258,7 +258,7 @@ def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
     """Place all rows one after another on a single line, and return the ends of the marks.
 
     The rows are shifted so that each row starts after all marks of the previous row have ended.
-    Therefore marks of different rows never overlap, and one running maximum is enough.
+    Marks in different rows therefore never overlap, and one running maximum is enough.
 
     Args:
         marks: The marks. Must not be empty.

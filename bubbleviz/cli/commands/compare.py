@@ -76,7 +76,7 @@ def compare(
 def _read_runs(
     runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
 ) -> list[ComparedRun]:
-    """Read or measure each run, and give it a title. A path that is given twice is read only once.
+    """Read or measure each run, and give it a title. A path given twice is read only once.
 
     Titles are derived from paths. With ``--anonymous``, path stand-ins are used, because parts of a
     path have no stand-ins.

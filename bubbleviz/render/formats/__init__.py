@@ -84,7 +84,7 @@ class Renderer:
 
     @property
     def binary(self) -> bool:
-        """Whether the format is binary, so that it cannot be printed on a terminal."""
+        """Whether the format is binary and therefore cannot be printed on a terminal."""
         return self.package in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:

@@ -58,7 +58,7 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
 def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of the idle-interval table, keyed by header.
 
-    The columns about peer operations, collectives, host activities and global ranks come last. Host
+    Columns for peer operations, collectives, host activities and global ranks come last. Host
     activities are listed only if the cause is ``HOST``.
     """
     bubbles, labels, names = report.bubbles, format_operations(report), report.operations.names

@@ -3,8 +3,8 @@
 No other module uses drawsvg. The import takes 0.1 s, so drawsvg is imported only when the first
 element is made.
 
-drawsvg does not escape attribute values. Therefore text from profiles must only be used as the text
-of an element or of a title.
+drawsvg does not escape attribute values. Text from profiles must therefore be used only as the text
+of an element or title.
 """
 
 from __future__ import annotations

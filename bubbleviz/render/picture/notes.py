@@ -95,8 +95,8 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
     """Yield sentences about rows that represent several ranks.
 
     The sentences say which replica is drawn: the replica with the median ratio, the first replica,
-    or the replica in the pipeline that the advice is about. Nothing is yielded if each row
-    represents a single rank.
+    or the replica in the pipeline that the advice is about. Yields nothing if each row represents a
+    single rank.
     """
     rows = selection.rows
     if any(row.spread for row in rows):
@@ -116,8 +116,8 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
 def nothing_to_draw(report: Report, view: View) -> str:
     """Return a sentence that says why a view selects nothing to draw from a report.
 
-    The possible reasons are that the report has no ranks, that it has no iterations, and that the
-    selected ranks or iterations do not exist.
+    The possible reasons are that the report has no ranks or no iterations, or that the selected
+    ranks or iterations do not exist.
     """
     if not report.ranks:
         missing = "no GPU has any operation"

@@ -442,7 +442,7 @@ def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) 
         heights: Height of each bar, from left to right.
         bottom: The y coordinate of the lower edge of the bars.
         column: Width of a bar.
-        width: Maximum x coordinate, at which the last bar is clipped.
+        width: Maximum x coordinate. The last bar is clipped there.
     """
     before = np.concatenate(([0.0], heights))
     after = np.concatenate((heights, [0.0]))

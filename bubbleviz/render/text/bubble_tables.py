@@ -40,7 +40,8 @@ def make_cause_table(report: Report) -> doc.Table:
 def list_step_parts(report: Report) -> Iterator[doc.Block]:
     """Yield a table of how a step's time is spent, and the GPUs' FLOPs utilization.
 
-    The table is left out if the parts are unknown, and the utilization if no FLOPs are given.
+    The table is left out if the parts are unknown, and the utilization is left out if no FLOPs are
+    given.
     """
     if parts := compute_step_parts(report):
         window = choose_step_window(report)

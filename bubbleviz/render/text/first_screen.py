@@ -121,7 +121,7 @@ def _list_restrictions(report: Report) -> tuple[str, ...]:
 def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
     """Yield texts about the primary ratio's clock bounds, lower bound and kernel time.
 
-    Nothing is yielded for bounds that are unknown.
+    Yields nothing for unknown bounds.
 
     Args:
         report: The report.

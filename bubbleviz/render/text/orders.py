@@ -34,7 +34,7 @@ def list_orders(report: Report) -> Iterator[doc.Block]:
 def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
     """Yield a heading and a list of the first operations that deviate from the plan's order.
 
-    Nothing is yielded without a plan or without deviations.
+    Yields nothing if there is no plan or there are no deviations.
     """
     deviations = [] if report.plan is None else list(_list_deviations(report, report.plan))
     yield from [doc.make_heading("Out of the plan's order"), *deviations] if deviations else []
@@ -43,8 +43,8 @@ def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
     """Yield a list of the first ``_DEVIATIONS`` operations that are out of order.
 
-    If there are more, the last entry gives the number of unlisted operations. Nothing is yielded if
-    no schedule is recognized, or if no operation deviates from it.
+    If there are more, the last entry gives the number of unlisted operations. Yields nothing if no
+    schedule is recognized, or if no operation deviates from it.
     """
     if recognition.name is None or not recognition.deviations:
         return

@@ -95,10 +95,10 @@ def _describe_rows(row_kind: str) -> str:
 
 
 def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of the idle time by cause in one iteration.
+    """Yield a table of idle time by cause in one iteration.
 
     The rows are those of :func:`list_rows`, with a column for each cause that has idle time in the
-    iteration. Nothing is yielded if no cause has idle time.
+    iteration. Yields nothing if no cause has idle time.
     """
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
@@ -135,8 +135,8 @@ _COMMUNICATION = (
 def list_communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield a table of communication and waiting times in one iteration.
 
-    The rows are those of :func:`list_rows`. Nothing is yielded if no rank has communication kernels
-    or waiting time in the iteration.
+    The rows are those of :func:`list_rows`. Yields nothing if no rank has communication kernels or
+    waiting time in the iteration.
     """
     times = report.explanation.communication
     index, active = iteration.index, list_indices(iteration.ranks)
@@ -466,7 +466,7 @@ def _average_if_all_known(values: Sequence[float | None]) -> float | None:
 
 
 def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
-    """Return a short label for each rank. Labels stay distinct if the full labels are distinct.
+    """Return a short label for each rank. Labels remain distinct if the full labels are distinct.
 
     If all ranks run on one host, host names are left out. Otherwise their domains are left out,
     unless two hosts would then have the same name. Labels are shortened in the middle to ``width``

@@ -73,7 +73,7 @@ _MAX_ITERATIONS = 12
 def list_not_averaged(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the first ``_MAX_ITERATIONS`` iterations that are not averaged.
 
-    Nothing is yielded if all iterations are averaged.
+    Yields nothing if all iterations are averaged.
     """
     skipped = [i for i in report.iterations if not i.averaged]
     if not skipped:

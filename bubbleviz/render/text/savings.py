@@ -24,8 +24,8 @@ _SAME_BASE = 0.01
 def list_advice(report: Report) -> Iterator[doc.Block]:
     """Yield a table of all advice, with the time that each piece of advice would save on its own.
 
-    Nothing is yielded if there is no advice. If the simulated replay of the run does not reproduce
-    the measured iteration length, the title says so, and savings are shown as unknown.
+    Yields nothing if there is no advice. If the simulated replay of the run does not reproduce the
+    measured iteration length, the title says so, and savings are shown as unknown.
     """
     diagnosis, entries = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not entries:
@@ -173,8 +173,8 @@ _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any de
 def list_changes(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the simulated length of the typical iteration after each single change.
 
-    The first row is the replay without any change, and all savings are relative to it. Nothing is
-    yielded if no changes were simulated.
+    The first row is the replay without any change, and all savings are relative to it. Yields
+    nothing if no changes were simulated.
     """
     replayed = report.explanation.changes
     if not replayed:
@@ -207,8 +207,8 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
 def list_schedules(report: Report) -> Iterator[doc.Block]:
     """Yield a table of other schedules, simulated with the measured times, followed by notes.
 
-    If the times could not be measured, only a sentence that says why is yielded. Nothing is yielded
-    if the report does not compare schedules.
+    If the times could not be measured, only a sentence that says why is yielded. Yields nothing if
+    the report does not compare schedules.
     """
     comparison = report.what_if
     if comparison is None:

@@ -28,8 +28,8 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
     """Yield a table of busy times by operation or transfer kind, with notes below.
 
     The notes contain the stage imbalance, the median transfer time and the slowest stragglers. If
-    token counts are known, a table of prompt chunk costs follows. Nothing is yielded if no busy
-    times are known.
+    token counts are known, a table of prompt chunk costs follows. Yields nothing if no busy times
+    are known.
     """
     times = report.explanation.phase_times
     if not times.kinds:
@@ -167,9 +167,8 @@ _MAX_STAGES = 64
 def list_memory(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the memory needed by a microbatch on each virtual stage.
 
-    Nothing is yielded if memory was not recorded. A virtual stage has a row only if the memory of
-    its F operations was measured. The last column is the maximum peak memory over the stage's
-    ranks.
+    Yields nothing if memory was not recorded. A virtual stage has a row only if the memory of its F
+    operations was measured. The last column is the maximum peak memory over the stage's ranks.
     """
     if report.memory is None:
         return

@@ -328,7 +328,7 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
     A flow connects an operation that produces a result with the operation that consumes it. No flow
     leads to a W. A B that receives its gradient from the next stage has a flow from the B of that
     stage, but no flow from the F of its own stage. A flow is left out if the consumer does not
-    start after the producer, which can happen if clocks contradict each other.
+    start after the producer, as can happen if clocks contradict each other.
 
     Returns:
         producer: Index of the operation at the start of each flow.

@@ -84,8 +84,8 @@ def make_shards(
         first_ranks: Indices of the ranks whose shards have the highest priority.
 
     Returns:
-        index: A dict with the unit of all times (``unit_ns``), the number of shards that were left
-            out (``left_out``), and the list of included shards sorted by rank (``all``). A shard is
+        index: A dict with the unit of all times (``unit_ns``), the number of omitted shards
+            (``left_out``), and the list of included shards sorted by rank (``all``). A shard is
             described by (first rank, stop rank, index of the structure block, index of the times
             block), where the range of ranks is half-open.
         elements: One HTML element per block, containing the block as base64.
