@@ -27,8 +27,8 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: Number of bits in a device number. A 64-bit integer holds the device number and a 40-bit process
-#: number.
+#: Number of bits in a device number. A 64-bit integer contains the device number and a 40-bit
+#: process number.
 _DEVICE_BITS = 22
 
 

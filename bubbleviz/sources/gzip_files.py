@@ -60,7 +60,7 @@ class UnpackedFile:
 
     Args:
         path: Path to the file.
-        watch: Callback that receives the fraction of the file read so far.
+        watch: Callback that receives the fraction of the file that has been read.
         max_bytes: Maximum number of bytes in a chunk.
 
     Attributes:

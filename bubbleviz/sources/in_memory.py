@@ -51,7 +51,7 @@ class InMemoryCalls:
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of the given rows whose call name starts with one of the prefixes.
+        """Return the given rows whose call name starts with one of the prefixes.
 
         The rows must be distinct and ascending.
         """

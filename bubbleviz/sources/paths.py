@@ -438,7 +438,7 @@ def read_each(
     Args:
         files: Files to read.
         read: Function that reads a file, given its path and a progress callback, which receives the
-            fraction read so far.
+            fraction that has been read.
         progress: Object that is notified of the overall progress, or None.
 
     Returns:

@@ -502,7 +502,7 @@ class TraceFile(Generic[ArgsT]):
     Args:
         path: Path to a JSON file, which may be gzipped.
         args: Struct that decodes the arguments of an event.
-        watch: Function that is called with the fraction of the file read so far.
+        watch: Function that is called with the fraction of the file that has been read.
 
     Attributes:
         path: Path to the file.

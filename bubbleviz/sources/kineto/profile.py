@@ -290,7 +290,7 @@ class _Events:
         calls: CUDA or HIP API calls.
         ranges: Annotations, operators and Python functions.
         overheads: Intervals in which the profiler delayed the process.
-        collector: Collector that holds the arguments of collectives and waits.
+        collector: Collector with the arguments of collectives and waits.
     """
 
     work: EventRows

@@ -435,9 +435,9 @@ class _Finder:
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
         """Yield a (process number, recording number) pair for each process, based on its label.
 
-        Of the recordings with the same label, the last recording whose offset does not exceed the
-        number in the process id is chosen. If all offsets exceed it, the first recording with the
-        label is chosen. If no recording has the label, recording 0 is chosen.
+        The last recording with the same label whose offset does not exceed the number in the
+        process id is chosen. If all offsets exceed it, the first recording with the label is
+        chosen. If no recording has the label, recording 0 is chosen.
         """
         for process, (label, process_number) in enumerate(self._processes):
             same_label = [number for number, (name, _) in enumerate(keys) if name == label]

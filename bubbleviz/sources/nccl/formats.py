@@ -56,7 +56,7 @@ def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> E
 
     Args:
         path: Path to the file.
-        watch: Callback that receives the fraction of the file read so far.
+        watch: Callback that receives the fraction of the file that has been read.
         format_name: Name of the format, or "" to detect it.
 
     Raises:

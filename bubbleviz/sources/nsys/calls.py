@@ -156,7 +156,7 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of the given rows whose call name starts with one of the prefixes.
+        """Return the given rows whose call name starts with one of the prefixes.
 
         Args:
             rows: Row numbers, distinct and ascending.

@@ -166,7 +166,7 @@ class ColumnarExport(export.Export):
         schema: Column names of the tables, keyed by table name.
         arrow: Arrow tables, keyed by the name under which the views read them.
         jobs: Number of reader threads.
-        watch: Progress callback, called with the fraction of the data read so far.
+        watch: Progress callback, called with the fraction of the data that has been read.
     """
 
     def __init__(
@@ -611,7 +611,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Args:
         path: Path to the directory.
         jobs: Maximum number of reader threads.
-        watch: Progress callback, called with the fraction of the data read so far.
+        watch: Progress callback, called with the fraction of the data that has been read.
 
     Raises:
         ProfileError: The directory is damaged or not an nsys export, or pyarrow is missing for

@@ -282,7 +282,7 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return those of the given name ids that may be used by a call.
+        """Return the given name ids that may be used by a call.
 
         The search is coarse: if any call has one of the names, all ids are returned, otherwise ().
         Subclasses that can decode pages check each name.

@@ -26,7 +26,7 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 ENDINGS = ("_pqtdir", "_arwdir")
 #: File suffixes in a columnar export. If a table has several files, the first suffix wins.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
-#: Tables of which every export has at least one.
+#: Every export contains at least one table with one of these names.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
 #: Table names that distinguish an nsys export from other directories of Parquet files.
 _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")

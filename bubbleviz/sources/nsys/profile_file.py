@@ -419,7 +419,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
     Args:
         path: Path to the file.
         jobs: Maximum number of reader threads.
-        watch: Progress callback, called with the fraction of the file read so far.
+        watch: Progress callback, called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged, is not an nsys export, or is still being written.

@@ -162,8 +162,8 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. The end of such a range is
-    set to the latest time in the ranges read or in the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
+    latest time in the ranges read or in the other tables.
 
     Args:
         export: The open export.

@@ -249,7 +249,7 @@ class SqliteExport(export.Export):
         database: The file, as opened by the current thread.
         stored: Column definitions of the tables that queries read, as returned by ``schema.sql``.
         jobs: Number of reader threads.
-        watch: Progress callback, called with the fraction of the file read so far.
+        watch: Progress callback, called with the fraction of the file that has been read.
     """
 
     any_order = True
@@ -414,7 +414,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
     Args:
         path: Path to the file.
         jobs: Maximum number of reader threads.
-        watch: Progress callback, called with the fraction of the file read so far.
+        watch: Progress callback, called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged, is not an SQLite database, or is still being written.

@@ -113,7 +113,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     Args:
         path: Path to the file.
         jobs: Ignored, because pyarrow manages its own threads.
-        watch: Progress callback, called with the fraction of the file read so far.
+        watch: Progress callback, called with the fraction of the file that has been read.
         kind: File format: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """
     source = Source(

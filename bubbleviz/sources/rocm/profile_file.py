@@ -373,7 +373,7 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
     Args:
         path: Path to the file.
         jobs: Ignored, because a single thread reads the file.
-        watch: Callback that receives the fraction of the file read so far.
+        watch: Callback that receives the fraction of the file that has been read.
         kind: File format, "rocpd" or "rpd".
     """
     with time_step("read tables") as rows:

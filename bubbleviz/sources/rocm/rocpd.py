@@ -255,7 +255,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     Args:
         path: Path to the file.
         kind: File format, "rocpd" or "rpd".
-        watch: Function that is called with the fraction of the file read so far.
+        watch: Function that is called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged or contains processes from several hosts.
@@ -345,7 +345,7 @@ def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
         part: Tables that may contain rows of several processes.
 
     Yields:
-        fraction: Fraction of all processes that have been yielded so far, including this one.
+        fraction: Fraction of all processes that have been yielded, including this one.
         part: The same tables, limited to the process's rows.
 
     Raises:
@@ -926,8 +926,8 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
         n_work: Number of kernels and copies.
 
     Returns:
-        correlation: The chosen id of each kernel and copy, followed by that of each call, or -1 for
-            none.
+        correlation: The chosen ids of all kernels and copies, followed by the chosen ids of all
+            calls, or -1 for none.
         has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     stack_id, by_stack = _match_ids(ids[0], event_row, n_work)
@@ -951,8 +951,8 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
         n_work: Number of kernels and copies.
 
     Returns:
-        narrow_id: The 32-bit id of each kernel and copy, followed by that of each call, or -1 for
-            none.
+        narrow_id: The 32-bit ids of all kernels and copies, followed by the 32-bit ids of all
+            calls, or -1 for none.
         has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     narrow_id = narrow_ids(_lookup(ids, event_row, 0))

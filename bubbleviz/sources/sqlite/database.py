@@ -45,7 +45,7 @@ _ROW_BYTES = 8
 _STEPS = 1_000_000
 #: Matches the prefixes that the ADBC driver adds to SQLite's error messages.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: Text fragments by which out-of-memory messages from SQLite and the ADBC driver are recognized.
+#: Text fragments that identify out-of-memory messages from SQLite and the ADBC driver.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: Reason given in messages if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"

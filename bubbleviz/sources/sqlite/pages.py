@@ -67,8 +67,8 @@ class PageQuery:
         text: Name of the text column, which is the query's last column, or "" if there is none.
         view: Name of the view variant for which these columns are correct, or "" if the query reads
             no view. The table is decoded only if the file uses this variant.
-        selected: Names of the columns by which rows are filtered. An alias of the row number is not
-            allowed here, because SQLite stores it as NULL.
+        selected: Names of the columns that filter rows. An alias of the row number is not allowed
+            here, because SQLite stores it as NULL.
         key: Name of the column that determines the row order, or "" if rows are sorted by row
             number.
     """

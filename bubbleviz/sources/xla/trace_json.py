@@ -1,7 +1,7 @@
 """Reads the JSON traces written by XLA's profiler (``*.trace.json.gz``).
 
 In this format, a process is a plane, and a thread is a line in the plane. An event's statistics are
-its ``args``, all of which are texts.
+its ``args``, which are all texts.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 
     Args:
         readers: The files' readers, sorted by part index.
-        watch: Progress callback, called with the fraction of the files read so far.
+        watch: Progress callback, called with the fraction of the files that have been read.
     """
     stretches: list[Stretch] = []
     previous_header: Header | None = None
