@@ -75,7 +75,7 @@ class StepCode(StrEnum):
 
     #: A change from the list of advice.
     ADVICE = "advice"
-    # The run must be recorded or analyzed again.
+    # The run must be recorded again or analyzed again.
     RECORD_AGAIN = "record-again"
     RECORD_LAUNCHES = "record-launches"
     CHECK_FOR_MISSING = "check-for-missing-profiles"
@@ -135,8 +135,8 @@ class Advice:
             otherwise None.
         measure: (name, size) pairs that quantify the fault, for example ``("F", 1.2)`` if F takes
             1.2 times its usual time.
-        missed_ratio: Relative difference between the replayed and the measured iterations, if it is
-            too large for the saving to be promised. None if the saving is promised.
+        missed_ratio: Relative difference between the replayed and the measured iterations, if that
+            difference is too large for the saving to be promised. None if the saving is promised.
     """
 
     kind: str
@@ -736,7 +736,7 @@ def _is_represented(index: int, findings: list[Finding]) -> bool:
       saves at least ``_SAME`` times as much as this finding.
 
     Args:
-        index: Index of the finding in ``findings``.
+        index: Index of this finding in ``findings``.
         findings: All findings.
     """
     finding = findings[index]

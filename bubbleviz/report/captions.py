@@ -69,7 +69,7 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
 
 
 def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float | None:
-    """Return the primary ratio of the drawn iterations, or None if it is unknown.
+    """Return the primary ratio for the drawn iterations, or None if it is unknown.
 
     If a single iteration is drawn and its ratio is known, the result is the ratio of this
     iteration. Otherwise, the result is the mean over the report's averaged iterations.

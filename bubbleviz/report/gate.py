@@ -94,12 +94,12 @@ class Check:
 
     @property
     def within(self) -> bool:
-        """Whether the mean is at most the limit."""
+        """Whether the mean does not exceed the limit."""
         return self.value <= self.limit.maximum
 
     @property
     def passed(self) -> bool:
-        """Whether the value and its upper bound are at most the limit and no restriction applies.
+        """Whether no restriction applies and the value and its upper bound are within the limit.
 
         With ``allow_incomplete``, restrictions that say only that ranks or stages are missing are
         ignored.
@@ -160,7 +160,7 @@ def describe_verdict(has_passed: bool) -> str:
 def _format_value(value: float, limit: Limit) -> str:
     """Format a value in the unit of a limit.
 
-    The text has enough digits to show whether the value is above the limit.
+    The text has enough digits to show whether the value exceeds the limit.
     """
     is_above = value > limit.maximum
     exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
@@ -455,7 +455,7 @@ def check_limits(
         limits: Limits on the ratios in the report.
         path: Path of the report, used in messages.
         allow_incomplete: Whether checks may pass even if ranks or stages may be missing. All other
-            restrictions still cause checks to fail.
+            restrictions still make a check fail.
 
     Returns:
         One check per limit, in the order of the limits.

@@ -23,7 +23,7 @@ Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class IdlePart(Struct, frozen=True):
-    """A part of the idle time.
+    """One part of the idle time.
 
     Attributes:
         name: The host's activity during this part of the idle time.
@@ -282,7 +282,7 @@ class IdleRank(Struct, frozen=True):
         launch_queue: Number of kernels and copies that had been launched but had not started, or
             None if unknown.
         gaps: Number of gaps, not counting kernel-to-kernel gaps.
-        longest_gaps: The longest gaps, longest first.
+        longest_gaps: The longest gaps, in descending order of length.
         relative_score: The fastest device's kernel time divided by this device's kernel time, over
             kernels that ran equally often on other devices. None if there are no such kernels.
     """
@@ -371,12 +371,12 @@ class IdleSummary(Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the profiles, one per device."""
+        """Profile paths, one per device."""
         return tuple(rank.profile for rank in self.ranks)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts, one per device."""
+        """Host names, one per device."""
         return tuple(rank.host for rank in self.ranks)
 
     @property

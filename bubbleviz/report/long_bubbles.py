@@ -229,12 +229,12 @@ def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
 
 
 def describe_host(report: Report, row: int) -> str:
-    """Return a clause about the launching thread's activity in a bubble, or "" if unknown."""
+    """Return a clause about what the launching thread did during a bubble, or "" if unknown."""
     return describe_thread(*find_host_activity(report, row))
 
 
 def describe_thread(call: str | None, range_name: str | None) -> str:
-    """Return a clause about the activity of a launching thread, or "" if it is unknown.
+    """Return a clause about what a launching thread was doing, or "" if that is unknown.
 
     Args:
         call: CUDA call that the thread was in, or None.

@@ -12,7 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: Types of ratios, times and amounts. The values are small enough that their squares are finite.
+#: Types for ratios, times and amounts. The values are small enough that their squares are finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]

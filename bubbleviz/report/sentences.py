@@ -124,7 +124,7 @@ def _record_again(report: Report) -> str:
 
 
 def _record_launches(report: Report) -> str:
-    """Return the advice to record again because kernels lack their launching calls.
+    """Return the advice to record the run again because kernels lack their launching calls.
 
     The text gives the number of such kernels, and the range in which the primary ratio lies.
     """
@@ -554,7 +554,7 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
-    """Return one action, evidence and next check for several slow ranks.
+    """Return a single action, evidence and next check for several slow ranks.
 
     Args:
         report: The run's report.
@@ -925,12 +925,12 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
 
 
 def _describe_thread(report: Report, fault: Fault) -> str:
-    """Return a clause about the activity of the host during the longest delay, or "" if unknown."""
+    """Return a clause about what the host did during the longest delay, or "" if unknown."""
     return describe_thread(*(None if at < 0 else report.operations.names[at] for at in fault.host))
 
 
 def _has_host(fault: Fault) -> bool:
-    """Return whether the activity of the host during the longest delay is known."""
+    """Return whether it is known what the host did during the longest delay."""
     return fault.host != (NONE, NONE)
 
 

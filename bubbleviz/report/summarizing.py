@@ -256,7 +256,8 @@ def _list_rank_intervals(
 
     Args:
         ranks: The iteration's rank entries.
-        names: Ratios whose bounds are computed. The columns of all other ratios are None.
+        names: Names of the ratios for which bounds are computed. The columns of all other ratios
+            are None.
     """
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
     for ratio in list_ratios():

@@ -182,7 +182,7 @@ class RestrictionEntry(Struct, frozen=True):
     Attributes:
         code: Code of the reason, for example ``ranks-missing``. The codes are the same in all
             versions.
-        text: Text of the reason.
+        text: A text that states the reason.
     """
 
     code: str = ""

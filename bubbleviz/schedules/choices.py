@@ -103,7 +103,7 @@ class Choice:
         return self.makespan_ns * self.stages / self.microbatches
 
 
-#: Maximum number of operations in a schedule that is compared with the order that ran.
+#: Maximum size, in operations, of a schedule that is compared with the order that ran.
 _MAX_OPERATIONS = 100_000
 #: Tolerance for rounding errors when memory is compared, in microbatches.
 _SAME_MEMORY = 1e-9

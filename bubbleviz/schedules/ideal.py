@@ -174,7 +174,7 @@ def ideal(
     """Simulate a schedule with given times.
 
     If the schedule is a searched schedule and has a memory limit (given or default), an order is
-    searched for with the given times. Otherwise, the schedule has a fixed order.
+    searched for with the given times. Otherwise, the schedule's fixed order is used.
 
     Args:
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
@@ -246,7 +246,7 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
     Args:
         lowered: The plan with its sends and receives.
         times: Stage times.
-        transport: How transfers are carried out.
+        transport: The transport, which determines how transfers are carried out.
 
     Returns:
         The simulation of the plan alone, with ``carried_ms`` set to the makespan including

@@ -188,7 +188,7 @@ def _make_line_builder(
             are p - d and m, where d is the device index.
         lag: Function that returns the number of other backwards between a B and its W, given the
             device index. None if backwards are fused.
-        hint: Suffix for the error message if several chunks are requested. It names another
+        hint: Suffix for the error message if several chunks are requested. The suffix names another
             schedule.
     """
 

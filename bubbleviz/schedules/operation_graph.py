@@ -157,7 +157,7 @@ def _list_results(group: Order) -> list[_Result]:
 
 
 def _list_inputs(operation: PlannedOperation, length: int) -> list[_Result]:
-    """Return the results that an operation needs.
+    """Return the results that an operation needs as inputs.
 
     Args:
         operation: The operation.

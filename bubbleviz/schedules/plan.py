@@ -87,7 +87,7 @@ class Plan:
         return any(op.phase is Phase.W for order in self.orders for op in order)
 
     def device_of(self, virtual_stage: int) -> int:
-        """Return the device of a virtual stage."""
+        """Return the device that runs a virtual stage."""
         return self.placement[virtual_stage]
 
     def chunk_of(self, virtual_stage: int) -> int:

@@ -29,7 +29,7 @@ class Simulation(Table):
     Attributes:
         device: Index of the device that ran the operation.
         virtual_stage: Virtual stage of the operation.
-        phase: Code of :class:`bubbleviz.model.phases.Phase`.
+        phase: Phase of the operation, as a code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: Zero-based index of the operation's microbatch.
         start_ns: Start time.
         end_ns: End time (exclusive).

@@ -9,7 +9,7 @@ rows in a *meeting* wait for each other before their own durations begin::
     row 2   ├─ own ───┤                           follows nothing
     row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
 
-numpy is only fast on long arrays, so there are two ways to evaluate this recurrence. In a measured
+numpy is fast only on long arrays, so there are two ways to evaluate this recurrence. In a measured
 run, thousands of rows from all iterations and ranks are on the same *level*, which means that they
 follow only rows of earlier levels. :class:`Timing` evaluates one level at a time, with the
 semantics of the published ``analyzer/simulator.py``. In a plan, a level has at most one row per
@@ -40,9 +40,8 @@ from bubbleviz.model.grouping import (
 #: The smallest time, earlier than all others.
 NEVER = np.iinfo(np.int64).min
 
-#: Target number of end times (rows x scenarios) in a batch, which take 4 MB.
-#: Maximum number of end times if a batch is enlarged to fill cache lines.
-#: Number of end times in a cache line.
+#: Target number of end times (rows x scenarios) in a batch. They take 4 MB. Maximum number of end
+#: times if a batch is enlarged to fill cache lines. Number of end times in a cache line.
 _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
 
@@ -138,7 +137,7 @@ def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
 def count_scenarios_together(n_rows: int) -> int:
     """Return the number of scenarios to time in one batch, if each has ``n_rows`` rows.
 
-    The number is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. The batch is enlarged
+    The result is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. The batch is enlarged
     to up to ``_MAX_TIMES_TOGETHER`` if necessary to time as many scenarios as fit in a cache line.
     """
     a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))

@@ -79,7 +79,7 @@ class Workload:
         return round(mean_ns * self.lengths[microbatch]) if self.lengths else mean_ns
 
     def stages_of(self, device: int) -> tuple[int, ...]:
-        """Return the virtual stages of a device, in ascending order."""
+        """Return the virtual stages that a device runs, in ascending order."""
         return tuple(stage for stage, home in enumerate(self.placement) if home == device)
 
 

@@ -243,7 +243,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
 
 def _scale_average(average: Average, divisor: int) -> Average:
-    """Divide all values in an average by ``divisor``, except ``n``. Unknown values stay None."""
+    """Divide all values in an average by ``divisor``, except ``n``. Unknown values remain None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if value is None else value / divisor for value in values)
     return Average(mean, std, low, high, ci95, average.n)

@@ -79,7 +79,7 @@ class AdviceResult:
 
 
 def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
-    """Check each piece of advice of the earlier report against the later run.
+    """Check each piece of advice from the earlier report against the later run.
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
     rest of the job stayed the same. If several pieces of advice were followed, each promise is

@@ -151,7 +151,7 @@ def _describe_stages(
     """Return whether the work of any given stage fell, and a clause about its time in both runs.
 
     For each given stage and compute phase, the later median time is divided by the earlier one.
-    Only the stage and phase with the smallest ratio are examined. The work fell if this ratio is
+    Only the stage and phase with the smallest ratio are considered. The work fell if this ratio is
     less than ``(1 - noise) * min(other, 1)``:
 
     - ``other`` is the same ratio for the work of all other stages.
@@ -234,8 +234,8 @@ def _describe_gaps(earlier: float, later: float) -> str:
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the measure in a piece of advice improved, and a clause about the change.
 
-    If the earlier advice has several measures, only the largest one is compared. If it did not
-    improve, or is unknown in the later report, the clause contains the remaining cost, if known.
+    If the earlier advice has several measures, only the largest is compared. If it did not improve,
+    or is unknown in the later report, the clause contains the remaining cost, if known.
 
     Args:
         advice: Advice from the earlier report.

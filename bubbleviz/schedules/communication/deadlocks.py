@@ -57,7 +57,8 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     waits = list(pairwise([*cycle, event]))
     between_ranks = [(a, b) for a, b in waits if events.device[a] != events.device[b]]
     if not between_ranks:
-        # An event waits for a later event on the same device. Events are numbered in order.
+        # An event waits for a later event on the same device. The events on a device are numbered
+        # in order.
         between_ranks = [max(waits, key=lambda wait: wait[1] - wait[0])]
     return [
         (events.device[a], events.text[a], events.device[b], events.text[b])

@@ -315,7 +315,7 @@ def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
 
 
 def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
-    """Yield the steps of a row.
+    """Yield the steps that a row contains.
 
     Cells for parameters and gradients, such as ``0UNSHARD``, are skipped.
 

@@ -44,7 +44,8 @@ class LayoutQuestion:
         layers: Layers of the model.
         stages: Number of devices.
         microbatches: Number of microbatches.
-        limit: Memory of each device, in the unit of the layers, or None if there is no limit.
+        limit: Memory available on each device, in the unit of the layers, or None if there is no
+            limit.
         current_layout: The run's current layout, or None if unknown.
         links: Transfer time in ns between each pair of devices, which is added to the layers' own
             transfer times. None adds nothing.

@@ -109,7 +109,7 @@ class Layout:
         return tuple(range(low, high) for low, high in pairwise(self.bounds))
 
     def get_stages_of(self, device: int) -> tuple[int, ...]:
-        """Return the virtual stages of a device."""
+        """Return the virtual stages that a device runs."""
         return tuple(stage for stage, at in enumerate(self.placement) if at == device)
 
 
@@ -169,8 +169,8 @@ def build_layout_workload(
         layers: Layers of the model.
         layout: The layers in each virtual stage.
         microbatches: Number of microbatches.
-        limit: Memory of each device, or None if there is no limit. The resident memory of the
-            layers is subtracted from it.
+        limit: Memory available on each device, or None if there is no limit. The resident memory of
+            the layers is subtracted from it.
         edges: Additional transfer time over each boundary between stages, down and up, shape (2, S
             - 1). None adds nothing.
         split: Whether B and W were measured separately.

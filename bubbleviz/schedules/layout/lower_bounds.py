@@ -95,7 +95,7 @@ class Sums:
         rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
         rest[:, self.stages, self.count] = 0.0
         for stage in reversed(range(self.stages)):
-            # Choose the best end of the stage among all layers after its first one.
+            # Choose the best end for the stage among all layers after its first layer.
             with_end = up_to[:, stage] + rest[:, stage + 1]
             best = np.minimum.accumulate(with_end[:, ::-1], axis=1)[:, ::-1]
             first = into[:, stage, :-1] - up_to[:, stage, :-1]

@@ -135,7 +135,8 @@ def find_best_partition(
     Args:
         recurrence: The recurrence for the order of operations.
         layers: Layers of the model, at least one per virtual stage.
-        limit: Memory of each device, in the unit of the layers, or None if there is no limit.
+        limit: Memory available on each device, in the unit of the layers, or None if there is no
+            limit.
         starts: Layouts to improve before the search starts, in addition to the layout with equal
             shares.
         watch: Callback that receives the completed fraction of the search.
@@ -169,7 +170,7 @@ class _Search:
     Args:
         recurrence: The recurrence for the order of operations.
         layers: Layers of the model.
-        limit: Memory of each device, or None if there is no limit.
+        limit: Memory available on each device, or None if there is no limit.
 
     Attributes:
         bounds: Bounds of the best layout found so far that fits in memory, or None if there is

@@ -6,7 +6,7 @@ The bound of a device holds for any order of its operations::
     ├── idle ──┤├ F F F ┤├─ idle ─┤├── remaining work ──┤├── way back ──┤
 
 The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
-which the first gradient can arrive. Until then, the device can only run the forwards that fit in
+which the first gradient can arrive. Until then, the device can run only the forwards that fit in
 memory. After the last B of the device, the backwards of all previous stages must still run. If only
 a few microbatches fit in memory, the device also idles after its last F, because it has too little
 work to stay busy until the microbatch of this F comes back.
@@ -44,7 +44,7 @@ def compute_lower_bound(problem: Problem) -> int:
       the work of the device that has the most work.
     - Otherwise, the length is the makespan. The bound is the maximum of two values: the time of a
       microbatch that never waits, and the largest bound of any device (:func:`_bound_device`).
-    - Without microbatches, the bound is 0.
+    - If there are no microbatches, the bound is 0.
     """
     if not problem.microbatches or not problem.makespan:
         return problem.max_work

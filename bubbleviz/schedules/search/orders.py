@@ -246,7 +246,7 @@ class HillClimbing:
         return True
 
     def measure(self) -> tuple[int, int, list[int]] | None:
-        """Time the current orders.
+        """Determine how long the current orders take.
 
         Returns:
             length: The makespan, or the longest window of any device, in ticks.

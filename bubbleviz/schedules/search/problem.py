@@ -176,7 +176,7 @@ def decode_plan(name: str, problem: Problem, codes: Codes, *, fused: bool = Fals
 
     Args:
         name: Name of the plan.
-        problem: Sizes and placement of the plan.
+        problem: The problem, with the sizes and placement of the plan.
         codes: Operations of each device, in order.
         fused: Whether a B is the whole backward.
     """

@@ -451,7 +451,7 @@ class Squeezed(Trial):
 
         - A B is preferred to an F. Among several Bs, the one with the latest slot is chosen. Among
           several Fs, the one of the last chunk is chosen.
-        - Only an F whose slot is before the first B of chunk 0 in the block can run.
+        - An F can run only if its slot is before the first B of chunk 0 in the block.
         - If neither F nor B can run, the result is a pending W or ``WAIT``.
         - Instead of starting a microbatch, a device waits if another input arrives within the
           pause, unless the wait would make the trial fail.
