@@ -39,7 +39,7 @@ class Block:
         is_recorded: Whether the operations are recorded. False if sampling skips this iteration.
         after_pause: Whether sampling skipped the preceding iterations.
         start_ns: Start time on the host's monotonic clock.
-        end_ns: End of the iteration's range, or of its last operation if the iteration has no
+        end_ns: End time of the iteration's range, or of its last operation if the iteration has no
             range.
         is_complete: Whether the next forward outside an iteration range starts a new iteration.
         stamps: Finished operations, in the order in which the operations ended.
@@ -66,7 +66,7 @@ class Block:
     on_device: bool = False
 
 
-#: Names of the columns with device start times and device end times.
+#: Names of the columns that contain device start times and device end times.
 _DEVICE_COLUMNS = ("device_start", "device_end")
 #: JSON encoder that writes no spaces.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -222,8 +222,8 @@ class PartFiles:
         folder: Folder for the files, which is created if needed.
         limit_bytes: Approximate limit on the total size of the files, in bytes.
         write: Function that appends to a file, with the interface of ``os.write``.
-        rank_and_size: Rank of the process, and world size (-1 if unknown).
-        start_ns: Start of the recording on the monotonic clock.
+        rank_and_size: Rank of the process, and the world size or -1 if unknown.
+        start_ns: Start time of the recording on the monotonic clock.
         sampled: Number of iterations per sampling cycle (0 if all iterations are recorded), and
             number of recorded iterations per cycle.
         device: Name of the GPU, or None if operations are timed on the host only.

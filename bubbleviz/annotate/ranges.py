@@ -178,7 +178,7 @@ class Range:
         launches: Whether the range only contains the start of transfers, not their end.
         kind: Kind of range: iteration, optimizer step, or "" for a range that is always recorded,
             even when nested.
-        number: Number of an iteration, or None to count iterations.
+        number: Number of an iteration, or None to number iterations by counting them.
 
     Attributes:
         name: Name of the range. The name of an iteration is set when the range is entered.
@@ -267,7 +267,7 @@ def phase(
             several chunks.
         stage: Virtual stage, if known. ``bubbleviz`` derives the chunk and the rank order from it.
         sequence: Index of the sequence split, if sequences are split.
-        second_microbatch: Microbatch of the second operation, if a range stands for two operations
+        second_microbatch: Microbatch of the second operation, if a range represents two operations
             (FB, SEND_RECV).
         second_chunk: Chunk of the second operation.
         second_stage: Virtual stage of the second operation.

@@ -191,7 +191,7 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
 
     Args:
         text: Content of the file.
-        source: Path of the file, for messages and as the default name.
+        source: Path to the file, used in messages and for the default name.
         is_trusted: Whether to skip checking the regexes of the patterns, which saves the time
             needed to compile them. True for the built-in files, because tests check them.
 

@@ -254,7 +254,7 @@ def parse_launch_range(name: str) -> str:
     """Return the NCCL name of the operation that a launch range launches, or "" if unknown.
 
     Args:
-        name: Name of a range, opened by PyTorch (``nccl:send 0->1``) or NCCL (``ncclAlltoAll``).
+        name: Name of a range opened by PyTorch (``nccl:send 0->1``) or NCCL (``ncclAlltoAll``).
     """
     match = _LAUNCH_RANGE.fullmatch(name)
     if match is None:

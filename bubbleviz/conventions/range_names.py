@@ -210,7 +210,7 @@ def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMat
 
     Args:
         pattern: The pattern that matched a name.
-        groups: Captured text of each named group, or None if the group did not take part in the
+        groups: Captured text of each named group, or None if the group did not participate in the
             match.
 
     Returns:

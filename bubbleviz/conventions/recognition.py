@@ -124,7 +124,7 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
       if no pattern remains.
 
     Args:
-        scores: Scores of the conventions that name any work ranges, in descending order.
+        scores: Scores of all conventions that name any work ranges, in descending order.
     """
     complete = [score for score in scores if score.complete > 0]
     max_work = max((score.work for score in scores), default=0)

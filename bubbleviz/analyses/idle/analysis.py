@@ -86,8 +86,8 @@ def idle(
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
-        step: Name of the ranges that mark the steps of the training loop, or a regex that matches
-            the complete name. If omitted, steps are recognized automatically.
+        step: Name of the ranges that mark training loop steps, or a regex that matches the complete
+            name. If omitted, steps are recognized automatically.
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
         activities: TOML file of host activities, to be matched before the built-in ones.

@@ -143,7 +143,7 @@ def _find_example(
     first fallback thread that has any. No ranges are listed if the launching thread is unknown.
 
     Args:
-        gap: Row of the device's gaps.
+        gap: Row in the device's gaps.
         activity: Id of an activity that has a piece in the gap.
         idle: Attributed idle time of the device.
         device: The device.
@@ -174,7 +174,7 @@ def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int
 
     Args:
         idle: Attributed idle time of a device, sorted by gap.
-        gap: Row of the device's gaps.
+        gap: Row in the device's gaps.
         activity: Id of the activity, which has a piece in the gap.
     """
     first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
@@ -295,7 +295,7 @@ def _measure_queue(
         activities: Kernels and copies of the profile.
         device: The device.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call, undefined if the call is unknown.
+        launched_ns: Start time of the launching call, which is undefined if the call is unknown.
 
     Returns:
         The queue, or None if it cannot be measured: launches are unknown for more than 90 % of the
@@ -349,7 +349,7 @@ def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) 
 
     Args:
         launched_ns: Launch time of each kernel or copy.
-        start_ns: Start of each kernel or copy, not before its launch.
+        start_ns: Start time of each kernel or copy, not before its launch.
         span_ns: Start and end of the period in which the depth is measured. Work that was launched
             earlier is in the queue from the start of the span.
 

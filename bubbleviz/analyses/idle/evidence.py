@@ -67,7 +67,7 @@ class Evidence:
         lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
             unknown.
         numbers: Integer ids of the activity names.
-        launched_ns: Launch time of each kernel or copy, undefined if the call is unknown.
+        launched_ns: Launch time of each kernel or copy, which is undefined if the call is unknown.
         waiting: Waits by streams and hosts that the profile proves.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
         limitations: Descriptions of what is missing from the profile and what the analysis left
@@ -358,8 +358,8 @@ def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
     All columns are -1 for gaps whose launching call is unknown or not among ``calls``.
 
     Args:
-        next_work: Row of the activity after each gap.
-        calls: Relevant calls of the profile, sorted by row.
+        next_work: Row of the activity that follows each gap.
+        calls: Relevant calls in the profile, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
     """
     index = find_positions(calls.row, call[next_work].astype(np.int64))

@@ -37,8 +37,8 @@ class Launches(Table):
 
     Attributes:
         thread: Thread that made the call, or -1 if the call is unknown.
-        start_ns: Start of the call, or -1 if the call is unknown.
-        end_ns: End of the call, or -1 if the call is unknown.
+        start_ns: Start time of the call, or -1 if the call is unknown.
+        end_ns: End time of the call, or -1 if the call is unknown.
     """
 
     thread: Ints

@@ -65,7 +65,7 @@ def collect_gap_calls(
 
     Args:
         profile: The profile with its calls.
-        launching: Rows of the calls that launched the work after gaps, distinct and ascending.
+        launching: Rows of calls that launched the work after gaps, distinct and ascending.
         idle: Idle time of the devices, keyed by process.
         records: Event records of the profile.
 
@@ -118,8 +118,8 @@ class HostEvents(Table):
 
     Attributes:
         thread: Thread of the range or call.
-        start_ns: Start of the range or call.
-        end_ns: End of the range or call.
+        start_ns: Start time of the range or call.
+        end_ns: End time of the range or call.
         activity: Id of the host activity. Calls that launched work have -1 until
             :meth:`select_for_rank` fills in their activity.
         strength: Precedence among overlapping events, of which the highest wins; see
@@ -333,13 +333,13 @@ def find_events_around(
     Args:
         host: Ranges and calls recorded on threads.
         thread: For each segment, the thread whose events are searched.
-        start_ns: Start of each segment. Segments of a thread are disjoint.
-        end_ns: End of each segment, later than its start.
+        start_ns: Start time of each segment. Segments of a thread are disjoint.
+        end_ns: End time of each segment, later than its start.
 
     Returns:
-        segment: Index of the segment that each piece belongs to.
-        start_ns: Start of each piece.
-        end_ns: End of each piece.
+        segment: Index of the segment to which each piece belongs.
+        start_ns: Start time of each piece.
+        end_ns: End time of each piece.
         event: For each piece, the row in ``host`` of the strongest event, or -1 if there is none.
     """
     row = np.arange(len(thread))

@@ -111,9 +111,9 @@ def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code
     Args:
         rank: Index of the device in the report.
         origin_ns: Time that is subtracted from each start.
-        start_ns: Start of each entry.
-        end_ns: End of each entry.
-        code: Code of each entry; its meaning depends on the table.
+        start_ns: Start time of each entry.
+        end_ns: End time of each entry.
+        code: Code of each entry. What the code means depends on the table.
     """
     return np.stack((np.full(len(code), rank), start_ns - origin_ns, end_ns - start_ns, code))
 
@@ -144,7 +144,7 @@ def _describe_codes(
 
     Args:
         measurement: The measured idle time.
-        step_names: Names of the steps, in order of their codes.
+        step_names: Names of the steps, in code order.
         causes: Code of each activity, keyed by name, in ascending order of the codes.
         works: Code of each kernel or copy name, in ascending order of the codes.
     """
@@ -173,8 +173,8 @@ def _list_busy_times(
         works: Integer ids of kernel and copy names. New names are added.
 
     Returns:
-        start_ns: Start of each period.
-        end_ns: End of each period.
+        start_ns: Start time of each period.
+        end_ns: End time of each period.
         work: For each period, the id of the work that ended the preceding gap. The first period has
             the id of the work before the first gap, or -1 if there are no long gaps.
     """

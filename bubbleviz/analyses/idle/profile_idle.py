@@ -31,7 +31,7 @@ class MeasuredProfile:
 
     Attributes:
         ranks: The profile's devices and their idle time.
-        limitations: Limitations of the measurements.
+        limitations: What the measurements could not cover, and why.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
         unknown_kernels: Kernels whose names are in no list of known kernels. Their times are in UTC

@@ -35,16 +35,16 @@ class ProvedWaits(Table):
     """Stream waits, and pieces of a device's idle time during which a host waited, one row each.
 
     Attributes:
-        start_ns: Start of the wait.
-        end_ns: End of the wait.
+        start_ns: Start time of the wait.
+        end_ns: End time of the wait.
         by_host: 1 if a host waited, 0 if a stream waited.
         waiting: If a stream waited, the stream number. If a host waited, the index of the call name
             in ``HostEvents.calls``.
         held_work: Row of the activity that the stream ran after the wait, or -1 if a host waited.
-        awaited: Row of the activity that was waited for.
+        awaited: Row of the awaited activity.
         kind: Kind of the awaited activity, as an index into ``KIND_NAMES``.
         count: 1, or 0 for the second and later pieces of the same host call.
-        without_compute_ns: Part of the wait in which the device ran no compute kernel.
+        without_compute_ns: Part of the wait during which the device ran no compute kernel.
         idle_ns: Idle time of the device that is attributed to the wait.
     """
 

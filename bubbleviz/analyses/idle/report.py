@@ -89,7 +89,7 @@ class StepIdle:
         end_ns: End, or None for the time outside of all steps.
         length_ns: Length of the step, or of the time outside of all steps.
         busy_ns: Time in the step during which any kernel or copy ran.
-        activities: Pairs of an activity and its idle time in ns, longest first.
+        activities: (activity, idle time in ns) pairs, longest first.
         short_ns: Idle time in the short gaps that have no rows in :attr:`RankIdle.idle`.
     """
 
@@ -140,8 +140,8 @@ class RankIdle:
         is_single: Whether this is a device that ran only one kernel or copy. A device with a single
             kernel or copy has no duty cycle, and sums over devices leave out its idle time.
         gpu: Model of the device, or None if unknown.
-        start_ns: Start of the first work.
-        end_ns: End of the last work.
+        start_ns: Start time of the first work.
+        end_ns: End time of the last work.
         busy_ns: Time during which any kernel or copy ran. XProf's duty cycle is this time divided
             by the total time.
         compute_ns: Time during which a kernel other than a communication kernel ran.

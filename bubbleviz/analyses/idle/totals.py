@@ -68,7 +68,7 @@ def _add_short_gaps(
     """Add the short gaps without rows to the activity totals, and sort by descending idle time.
 
     Args:
-        totals: Totals of the gaps that have rows.
+        totals: Totals over the gaps that have rows.
         device: The device.
         short_ns: Total length of the short gaps without rows.
     """
@@ -101,7 +101,7 @@ def sum_by_step(
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
         busy: Times during which any kernel or copy ran on the device.
-        steps: Steps of the device's process. They are clipped to the device's span here.
+        steps: Steps of the device's process. The function clips them to the device's span.
         names: Names of the activities, indexed by activity id.
     """
     low_ns, high_ns = (

@@ -57,8 +57,8 @@ class HeldWork(Table):
 
     Attributes:
         work: Row of the activity (kernel or copy) that waited.
-        start_ns: Start of the wait: the activity had been launched, and the previous work on its
-            stream had ended.
+        start_ns: Start time of the wait: the activity had been launched, and the previous work on
+            its stream had ended.
         end_ns: Time at which the event completed or the activity started, whichever is earlier.
         by: Row of the activity that completed the event by ending.
         kind: Kind of the activity ``by``, such as :data:`COMPUTE`.
@@ -150,7 +150,7 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
 
     Returns:
         records: The records whose call is known.
-        called_ns: Start of the call that made each of the returned records.
+        called_ns: Start time of the call that made each of the returned records.
     """
     n_records, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
@@ -179,8 +179,9 @@ class StreamOrder:
 
     Args:
         stream: Stream of each activity, or -1 if unknown.
-        start_ns: Start of each activity on the device.
-        launched_ns: Start of the launching call of each activity, undefined if the call is unknown.
+        start_ns: Start time of each activity on the device.
+        launched_ns: Start time of each activity's launching call, which is undefined if the call is
+            unknown.
         has_call: Mask of the activities whose launching call is known.
     """
 
@@ -262,7 +263,7 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
         waits: Stream waits and host waits.
 
     Returns:
-        The row of the record that each wait matches, or -1 if there is none. Waits of a host for a
+        The row of the record that each wait matches, or -1 if there is none. Host waits for a
         stream or device match no record.
     """
     record = np.full(len(waits), NONE, np.int64)
@@ -319,7 +320,7 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     Args:
         call: Launching call of each activity, or -1 if unknown. An activity whose call is unknown
             is treated as a separate launch.
-        end_ns: End of each activity.
+        end_ns: End time of each activity.
 
     Returns:
         launch_end_ns: For each activity, the latest end of any activity in the same launch.
@@ -346,7 +347,7 @@ class _Runs(NamedTuple):
     Attributes:
         record: For each wait, the row of the record that its event matches.
         stream: The stream that waits, for each wait.
-        start_ns: Start of the call that made each wait.
+        start_ns: Start time of the call that made each wait.
         anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1 if there is
             none.
         run: Run number of each wait, ascending.
@@ -375,7 +376,7 @@ def _find_runs(
         order: Work of each stream, in launch order.
         waits: Stream waits and host waits.
         stream: Stream of each wait, or -1 if unknown.
-        record: Row of the record that each wait matches, or -1 if there is none.
+        record: Row of the event record that each wait matches, or -1 if there is none.
         is_stream_wait: Mask of the waits in which a stream waits for an event.
     """
     rows = np.flatnonzero(is_stream_wait & (stream != NONE) & (record != NONE))
@@ -446,8 +447,8 @@ def _propagate_completions(
         completed_ns: Completion time of each event, changed in place.
         completed_by: Row of the activity that completed each event, changed in place.
         runs: Stream waits, grouped into runs.
-        events: Rows of the events that may be delayed: their stream waits before the record, and
-            runs no work between the wait and the record.
+        events: Rows of the events that may be delayed, because their stream waits before the record
+            and runs no work between the wait and the record.
         wait: For each row in ``events``, the index in ``runs`` of the last wait before the record.
     """
     for _ in range(_MAX_DEPTH):
@@ -489,13 +490,13 @@ def _find_held_work(
         launch_end_ns: The first result of :func:`_find_launch_ends`.
         activities: Kernels and copies.
         call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity.
+        launched_ns: Start time of the launching call of each activity.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
 
     Returns:
         One entry per run, sorted by ``work``:
 
-        record: Row of the record of the event that completed last.
+        record: Record row of the event that completed last.
         work: Row of the delayed activity.
         start_ns: Time at which the delayed activity started to wait.
         end_ns: Time at which the delayed activity's wait ended.
@@ -528,9 +529,9 @@ def _find_ready_times(
     after the start of the call.
 
     Args:
-        work: Rows of the activities, all with a known launching call.
+        work: Rows of the activities, whose launching calls must be known.
         call: Launching call of each activity in the profile, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity in the profile.
+        launched_ns: Start time of each activity's launching call.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
     """
     work_call = call[work].astype(np.int64)
@@ -559,7 +560,7 @@ def find_waiting(
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
         call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start of the launching call, undefined if the call is unknown.
+        launched_ns: Start time of the launching call, undefined if the call is unknown.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
         kinds: Name patterns that identify communication kernels.
     """
@@ -622,7 +623,7 @@ def _find_awaited_streams(
     device. ``awaited`` is set to the activity in those launches that ended last.
 
     Args:
-        awaited: Row of the activity that each wait was for, changed in place.
+        awaited: Row of the activity awaited in each wait, changed in place.
         order: Work of each stream, in launch order.
         waits: Stream waits and host waits.
         wait_rank: Rank of each wait, or -1 if unknown.

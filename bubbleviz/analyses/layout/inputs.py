@@ -68,10 +68,10 @@ def _make_model(
     """Build the measured model of a run, including the memory of its layers if it was measured.
 
     Args:
-        source: Description of the source, for the caption of a table.
+        source: Description of the source, used in a table caption.
         layers: Layers and their times.
         layout: Layout of the run.
-        workload: Times of the run's stages.
+        workload: Times of the stages in the run.
         assumptions: Assumptions about layer times, one sentence each. Assumptions about memory are
             added, and so are assumptions about B and W if they were not measured separately.
         memory: Memory of the stages and devices of the run, or None if unknown.

@@ -30,7 +30,7 @@ def add_layer_memory(
     among its layers.
 
     Args:
-        layers: Layers of the model.
+        layers: The model's layers.
         layout: Layout of the run.
         memory: Memory of the run's virtual stages and devices, in bytes.
         allocated: Measured bytes of each layer, or None if only stages were measured.

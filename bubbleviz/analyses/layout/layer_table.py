@@ -41,8 +41,8 @@ class MeasuredModel:
     """A measured model, and the run that it was measured in, if any.
 
     Attributes:
-        source: Description of the source, for the caption of a table.
-        layers: Layers of the model.
+        source: Description of the source, used in a table caption.
+        layers: The model's layers.
         split: Whether B and W were measured separately. If not, B and W are each assumed to take
             half of the backward.
         assumptions: Assumptions made in place of measurements, one sentence each.
@@ -248,7 +248,7 @@ def _parse_weight_memory(
         path: Path to the table.
         cells: Cells of the column ``memory_weight``.
         activation: Activations of each layer.
-        units: Units of the amounts parsed so far: True for bytes, False for plain numbers.
+        units: Units of the sizes parsed so far: True for bytes, False for plain numbers.
 
     Raises:
         InputError: A cell is not a size, has another unit, or exceeds the activations of its layer.

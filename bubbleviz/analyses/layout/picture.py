@@ -126,7 +126,7 @@ def _draw_bars(
 
     Args:
         page: The page. The first bar starts at the current position.
-        layers: Layers of the model.
+        layers: The model's layers.
         bars: (layout, label) pairs, one per bar. The label may be "". The bar labeled ``before`` is
             pale.
         virtual_stages: Virtual stages of the device.

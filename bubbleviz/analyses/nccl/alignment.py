@@ -105,7 +105,7 @@ class EventGpu:
 
         Args:
             pool: Kernels of the profiles.
-            time_ns: Start of each operation on the clock to align.
+            time_ns: Start time of each operation on the clock to be aligned.
 
         Returns:
             rows: Indices into ``self.rows``.
@@ -258,7 +258,7 @@ def align_events(
         pool: Kernels of the profiles.
 
     Returns:
-        tables: Operations of each file. ``gpu`` is a place of the profiles, or a larger number if
+        tables: Operations of each file. ``gpu`` is a place in the profiles, or a larger number if
             the GPU is in no profile.
         clocks: Clocks that ``clock`` refers to. GPUs that could not be aligned share the clock of
             their process, because all threads of a process share the profiler's clock.

@@ -193,7 +193,7 @@ class Communications(Table):
         shared: Number of operations (including this one) with the same kernel and times.
         state_ns: Time in each proxy state, shape (rows, states); see
             :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
-        waiting_ns: Part of the duration in which the rank waited for other members, or -1 if
+        waiting_ns: Part of the duration during which the rank waited for other members, or -1 if
             unknown.
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Total time that other members waited for this rank, or -1 if unknown.

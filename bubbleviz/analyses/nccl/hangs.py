@@ -45,8 +45,8 @@ class Fault:
         communicator: Communicator of the operation.
         name: Name of the operation.
         sequence: Sequence number of the operation, or -1 if unknown.
-        entered: Ranks of the run that have entered the operation.
-        missing: Ranks of the run that have a dump and have not entered the operation.
+        entered: Ranks in the run that have entered the operation.
+        missing: Ranks in the run that have a dump but have not entered the operation.
         undumped: Ranks without a dump, which may have entered the operation.
         calls: For a mismatch, each distinct call in words, and the ranks that made it.
     """
@@ -93,7 +93,8 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 
     Args:
         table: Operations with ``waiting_ns``.
-        instance: Instance number of each row, equal for all members of an operation, or -1.
+        instance: Instance number of each row, shared by all members of an operation, or -1 if
+            unknown.
 
     Returns:
         The operations with ``awaited_ns``, which is -1 if the instance or the waiting time of the

@@ -93,7 +93,7 @@ class Offset(NamedTuple):
 
     Attributes:
         n_agreeing: Number of operations that agree on the offset.
-        offset_ns: Median difference of the agreeing operations.
+        offset_ns: Median difference over the agreeing operations.
         n_rival: Number of operations that agree on the next best offset, or 0 if there is none.
     """
 
@@ -138,8 +138,8 @@ class StartPairs:
         ``_LENGTH_TOLERANCE`` times the kernel's length plus ``_LENGTH_TOLERANCE_NS``.
 
         Args:
-            row: Row of the operation of each pair, or one row for all pairs.
-            kernel: Row of the kernel of each pair.
+            row: Operation row of each pair, or one row for all pairs.
+            kernel: Kernel row of each pair.
         """
         family, kernel_family = self.operations.family[row], self.kernels.family[kernel]
         length_ns, kernel_ns = self.operations.length_ns[row], self.kernels.length_ns[kernel]
@@ -204,8 +204,8 @@ def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Matc
     then fitted to all operations, starting from the chosen block.
 
     Args:
-        operations: Starts of the recorded operations.
-        kernels: Starts of the kernels of a profile.
+        operations: Start times of the recorded operations.
+        kernels: Start times of the kernels in a profile.
         tolerance_ns: Maximum distance between the starts of an operation and its kernel.
 
     Returns: The match, or None if no offset matches any operation with a kernel.
@@ -383,7 +383,7 @@ def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[in
 
     Args:
         since_ns: Time of each pair, relative to the middle of the line.
-        distance_ns: Start of the kernel minus converted start of the operation, for each pair.
+        distance_ns: Kernel start minus converted operation start, for each pair.
         drift: Current drift of the line.
 
     Returns:

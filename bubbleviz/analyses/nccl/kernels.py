@@ -77,9 +77,9 @@ class Kernels(Table):
     Attributes:
         start_ns: Start on the profile's clock, or on the report's clock after :func:`pool_kernels`.
         end_ns: End on the same clock.
-        gpu_index: Index of the GPU in ``places``.
-        name: Index of the name in ``names``.
-        family: Index of the family in ``families``, or -1 if unknown.
+        gpu_index: The GPU, as an index into ``places``.
+        name: Kernel name, as an index into ``names``.
+        family: Kernel family, as an index into ``families``, or -1 if unknown.
         names: Kernel names.
         families: Kernel families, as returned by :func:`get_family`.
         places: For each GPU, a tuple (process id, device number, hostname).

@@ -236,8 +236,9 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
 
     Args:
         table: Operations from all files.
-        instance: Instance number of each row, equal for all members of an operation, or -1.
-        polled: Mask of the rows from flight recorders; other rows keep their times.
+        instance: Instance number of each row, shared by all members of an operation, or -1 if
+            unknown.
+        polled: Mask of the rows from flight recorders. All other rows keep their times.
     """
     is_timed = (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
     rows = np.flatnonzero(polled & (instance != NONE) & is_timed)
@@ -261,7 +262,8 @@ def align_clocks_by_ends(
 
     Args:
         table: Operations of all files, each on the clock that recorded it.
-        instance: Instance number of each row, equal for all members of an operation, or -1.
+        instance: Instance number of each row, shared by all members of an operation, or -1 if
+            unknown.
         clocks: Clocks of the recordings.
         bases: Base number of each clock. Clocks with the same base already agree. Base 0 is the
             reference.
@@ -303,8 +305,8 @@ def _measure_distances(
 
     Args:
         number: Instance of each operation.
-        end_ns: End of each operation on the clock that recorded it.
-        base: Base of the clock of each operation.
+        end_ns: End time of each operation on the clock that recorded it.
+        base: Base of each operation's clock.
         unaligned: Bases that are not aligned.
 
     Returns:
@@ -312,7 +314,7 @@ def _measure_distances(
         distance_ns: For each common operation of the chosen base, the end on the reference clock
             minus the end on the operation's clock. Empty if there are no common operations.
     """
-    # The end of each instance on the reference clock, as recorded by an aligned member.
+    # The end of each instance on the reference clock, as recorded by one of its aligned members.
     is_aligned = ~np.isin(base, sorted(unaligned))
     reference_end_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
     reference_end_ns[number[is_aligned]] = end_ns[is_aligned]
@@ -354,8 +356,10 @@ def split_waiting(
 
     Args:
         table: Operations from all files.
-        instance: Instance number of each row, equal for all members of an operation, or -1.
-        order_instance: Instance number of each row that was paired by order alone, otherwise -1.
+        instance: Instance number of each row, shared by all members of an operation, or -1 if
+            unknown.
+        order_instance: Instance number of each row that was paired by order alone, or -1 for other
+            rows.
         compared: A group id for each clock. Times on clocks in the same group are comparable.
         peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0
             without a proxy thread.

@@ -46,7 +46,7 @@ def collect_range_operations(
         ranges: Ranges opened by NCCL.
         kernels: Communication kernels of the profile.
         range_of_kernel: Row of the range that launched each kernel, or -1 if there is none.
-        payloads: Payloads of the ranges, or None if they were not recorded.
+        payloads: Payloads of the ranges, or None if no payloads were recorded.
 
     Returns:
         operations: Operations that have a kernel, followed by kernels that have no operation.
@@ -163,7 +163,7 @@ def _lookup_unique(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) 
 
     Args:
         keys: Key columns. A key may occur more than once.
-        values: Value of each key, at least 0.
+        values: Value of each key, which must not be negative.
         queries: Key columns of the keys to look up.
 
     Returns:

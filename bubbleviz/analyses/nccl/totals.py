@@ -41,7 +41,7 @@ class Total:
         moving_ns: Sum of the moving times, where a moving time is the duration minus the waiting
             time.
         moving_operations: Number of operations whose moving time is known.
-        rows: Rows of the operations, or empty for the sum of all operations.
+        rows: Rows of the operations, or empty for the sum over all operations.
         communicator: NCCL's communicator hash, PyTorch's process group, or None if unknown.
         ranks: Number of ranks of the communicator, or None if unknown.
         name: Name of the operations.

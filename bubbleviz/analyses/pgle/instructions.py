@@ -35,8 +35,8 @@ class Samples(Table):
     """Executions of instructions, one row per execution and device.
 
     Attributes:
-        instruction: Index in ``instructions``.
-        module: Index in ``modules``, or -1 if unknown.
+        instruction: The instruction, as an index into ``instructions``.
+        module: The module, as an index into ``modules``, or -1 if unknown.
         device: Device number within the profile.
         cost_ns: Total duration of the execution's kernels, copies and memsets.
         collective: Whether the instruction moves data between devices, according to its name and

@@ -53,8 +53,9 @@ class XlaNames(Table):
 
     Attributes:
         kind: Code of :class:`RangeKind`.
-        instruction: Index in ``instructions``, or -1 if the name contains no instruction.
-        module: Index in ``modules``, or -1 if the name contains no module.
+        instruction: The instruction, as an index into ``instructions``, or -1 if the name contains
+            none.
+        module: The module, as an index into ``modules``, or -1 if the name contains none.
         instructions: Distinct names of instructions.
         modules: Distinct labels of modules, such as ``jit_step(7)``. The program number is left out
             if it was not recorded.

@@ -32,8 +32,8 @@ class Thunks(Table):
     """Ranges of instructions, one row per range.
 
     Attributes:
-        instruction: Index of the instruction's name in :attr:`.XlaNames.instructions`.
-        module: Index of the module's label in :attr:`.XlaNames.modules`, or -1 if unknown.
+        instruction: The instruction, as an index into :attr:`.XlaNames.instructions`.
+        module: The module, as an index into :attr:`.XlaNames.modules`, or -1 if unknown.
         within: Row of the module range around the instruction, or -1 if there is none.
         execution: Integer id of the execution that the range belongs to.
         compiling: Whether XLA was compiling during the range.
@@ -51,12 +51,12 @@ class Thunks(Table):
 def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
     """Find out which ranges of an instruction belong to the same execution.
 
-    Consecutive ranges of the same instruction in one module range are one execution. If a loop
+    Consecutive ranges of the same instruction within one module range form one execution. If a loop
     contains a single instruction, each range of this instruction is a separate execution.
 
     Args:
         ranges: Ranges of instructions, modules and compilations.
-        rows: Rows of the ranges of instructions.
+        rows: Rows of the instruction ranges.
         names: Parsed names of the ranges.
 
     Returns:
@@ -180,8 +180,8 @@ def _find_parents(innermost: Innermost, start_ns: Ints, end_ns: Ints) -> Ints:
 
     Args:
         innermost: The ranges.
-        start_ns: Start of each range in ``innermost``, in order of rows.
-        end_ns: End of each range in ``innermost``, in order of rows.
+        start_ns: Start time of each range in ``innermost``, in order of rows.
+        end_ns: End time of each range in ``innermost``, in order of rows.
     """
     parent, deepest = (np.full(len(start_ns), NONE, np.int64) for _ in range(2))
     depth_of = innermost.depth[invert_permutation(innermost.row)]

@@ -39,7 +39,7 @@ class MeasuredRun:
     """A measured run, the input of the planning.
 
     Attributes:
-        source: Path of the report, or of the profiles.
+        source: Path to the report or to the profiles.
         workload: Times and memory of the virtual stages.
         schedule: Name of the run's schedule, or None if the schedule was not recognized.
         executed_plan: Order of the operations in the typical iteration, or None if this iteration
@@ -48,7 +48,7 @@ class MeasuredRun:
         makespan_ns: Time from the first start to the last end of the typical iteration, or None if
             unknown.
         restrictions: Reasons why the measured times may not cover a complete pipeline.
-        memory: Memory of the virtual stages in bytes, or None if it was not measured.
+        memory: Memory of the virtual stages in bytes, or None if not measured.
         on_gpus: Whether kernels were recorded. Transfers are then assumed to go through NCCL.
         overlaps: Whether consecutive iterations overlap. If so, the makespan of a single iteration
             says little about the speed of the run.
@@ -104,7 +104,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
     plan is also used if both orders are equal, because it says which operations run concurrently.
 
     Args:
-        source: Path of the report, or of the profiles.
+        source: Path to the report or to the profiles.
         run: Summary of the run.
         operations: Columns of the run's operations, keyed by name. The columns are empty if the
             operations were not saved.

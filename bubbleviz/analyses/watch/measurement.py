@@ -178,7 +178,7 @@ class Watcher:
         are kept per rank.
 
         Args:
-            part: Reader of the file that contains the iterations.
+            part: Reader for the file that contains the iterations.
             stretch: The new iterations.
             now_s: Current time of a monotonic clock, in seconds.
         """
@@ -186,7 +186,7 @@ class Watcher:
         if header is None:
             return
         recorded_rank = self.ranks.get(header.rank)
-        # The rank of the previous run, if the run has restarted.
+        # The rank as it was in the previous run, if the run has restarted.
         previous_rank = (
             recorded_rank
             if recorded_rank is not None and recorded_rank.header.session != header.session
@@ -219,7 +219,7 @@ class Watcher:
 
         Args:
             previous_start_ns: UTC time at which a rank of the previous run had started.
-            header: Header of a recording of the new run.
+            header: Header of a recording from the new run.
         """
         middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
         # The other ranks restart one by one, but only the first rank's restart is an event.
@@ -240,7 +240,7 @@ class Watcher:
 
         Args:
             rank: The rank whose clocks are compared.
-            n_new: Number of the rank's newest iterations to check.
+            n_new: Number of the rank's most recent iterations to check.
         """
         clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-n_new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):

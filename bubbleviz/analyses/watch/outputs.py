@@ -36,7 +36,7 @@ def open_outputs(
     """Open the requested outputs, and yield one function per output that writes an observation.
 
     Args:
-        run: Name of the run in metrics.
+        run: Name that identifies the run in metrics.
         jsonl: File to which one line per iteration is appended, or None.
         listen: Address ``HOST:PORT`` from which Prometheus can fetch the metrics, or None.
         tensorboard: Directory to which scalars are written for TensorBoard, or None.

@@ -27,7 +27,7 @@ _TRANSFERS = {
     "get_bwd_send_ops": "SEND_B",
     "get_bwd_recv_ops": "RECV_B",
 }
-#: Attribute of a transfer that stores its phase, microbatch and stage until it starts.
+#: Attribute of a transfer in which its phase, microbatch and stage are stored until it starts.
 _TAG = "_bubbleviz_transfer"
 
 
