@@ -50,8 +50,8 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding that contains nothing unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Fault kinds that cannot be removed completely, and a factor. A finding of such a kind that saves
-#: more than the largest slow finding must save at least this many times as much.
+#: Fault kinds that cannot be removed completely, and a factor. A finding of one of these kinds that
+#: saves more than the largest slow finding must save at least this many times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02

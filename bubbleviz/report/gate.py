@@ -262,7 +262,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
-        results: Results of the earlier report's advice, none of which was followed.
+        results: Results of the earlier report's advice. No piece of advice was followed.
     """
     # If the schedule causes the bubble, there is no saving to check.
     # The text below then quotes ``what_to_do_first``.

@@ -183,7 +183,7 @@ class Report:
     def kernel_time(self) -> KernelTime:
         """Time during which kernels ran in the averaged iterations.
 
-        The windows are those of the primary ratio. Times are summed over iterations and ranks.
+        The windows of the primary ratio are used. Times are summed over iterations and ranks.
         """
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
@@ -509,7 +509,7 @@ def _summarize_profiles(
 def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of the run, followed by those of the files, ratios and averages.
+    """Return the limitations of the run, followed by limitations of files, ratios and averages.
 
     The limitations of the ratios and averages are:
 

@@ -274,8 +274,8 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
     normal. The limitations are kept in two cases:
 
     - At least the fraction ``_MANY_LEFT_OUT`` of all kernels were left out.
-    - At least the fraction ``_VISIBLE`` of all kernels have impossible times, which indicate a
-      damaged profile.
+    - At least the fraction ``_VISIBLE`` of all kernels have impossible times. Impossible times
+      indicate a damaged profile.
 
     Args:
         limitations: Limitations of a report.

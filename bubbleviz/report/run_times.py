@@ -117,7 +117,7 @@ def choose_sizes_and_times(
     tw: float | Sequence[float] | None,
     tcomm: float | None,
 ) -> tuple[Sizes, StageTimes]:
-    """Return the sizes and times for a simulation. Values that are not given are taken from a run.
+    """Return the sizes and times for a simulation. A run provides the values that are not given.
 
     If any time is given, the measured times of virtual stages are dropped.
 

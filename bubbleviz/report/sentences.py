@@ -126,7 +126,8 @@ def _record_again(report: Report) -> str:
 def _record_launches(report: Report) -> str:
     """Return the advice to record the run again because kernels lack their launching calls.
 
-    The text gives the number of such kernels, and the range in which the primary ratio lies.
+    The text gives the number of affected kernels, and a lower and an upper bound of the primary
+    ratio.
     """
     n_kernels, n_unlinked = count_unlinked_kernels(report)
     low = report.lower_bound(report.headline)

@@ -447,7 +447,7 @@ class DeviationEntry(Struct, frozen=True):
         microbatch: Microbatch of the operation.
         chunk: Model chunk of the operation, or None if there are no chunks.
         what: Kind of deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: By how many operations the operation ran too late or too early.
+        places: How many operations too late or too early the operation ran.
     """
 
     rank: int
@@ -607,8 +607,8 @@ class SlackEntry(OperationEntry, frozen=True):
     """An operation that is not on the critical path.
 
     Attributes:
-        slack_ns: Longest time by which the end of the operation could be delayed without making the
-            iteration longer.
+        slack_ns: How long the end of the operation could be delayed without making the iteration
+            longer.
     """
 
     slack_ns: int
@@ -711,8 +711,7 @@ class ChoiceEntry(Struct, frozen=True):
         makespan_ms: Time from the first start to the last end over all stages, or None if unknown.
         cost_ms: Longest time from the first start to the last end on a single stage, or None if
             unknown.
-        bubble_ratio: Bubble ratio in the window by which schedules are compared, or None if
-            unknown.
+        bubble_ratio: Bubble ratio in the window used to compare schedules, or None if unknown.
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
         speedup: Fraction of the measured window that the schedule saves, or None if unknown.

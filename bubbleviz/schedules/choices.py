@@ -43,8 +43,8 @@ class Choice:
         cost_ns: Longest time from the first start to the last end on a single stage, or None if
             unknown.
         error_ns: Half-width of the 95 % interval of the makespan, or None if no run was measured.
-        bubble_ratio: Bubble ratio over the window by which schedules are compared (``makespan_ns``
-            or ``cost_ns``), or None if unknown.
+        bubble_ratio: Bubble ratio over the window used to compare schedules (``makespan_ns`` or
+            ``cost_ns``), or None if unknown.
         peak_activations: Maximum number of microbatches whose activations (kept from F to W) any
             stage stores at once, or None if unknown.
         peaks: For each stage, the maximum number of microbatches whose activations (kept from F to

@@ -267,8 +267,8 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
     """Build a plan's workload, with times in ticks of 1/v ns.
 
     A plan with one replica and the same placement as the measured run uses the measured times of
-    each virtual stage. Any other plan uses the times of each stage. If such a plan has as many
-    devices as the measured run, it also uses the measured transfer times between devices.
+    each virtual stage. Any other plan uses the times of each stage. If this other plan has the same
+    number of devices as the measured run, it also uses the measured transfer times between devices.
 
     Raises:
         UsageError: A time is invalid.

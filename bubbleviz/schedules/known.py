@@ -790,7 +790,7 @@ class Formula:
             on the forward and backward of one microbatch. c is the duration of one transfer, in the
             same unit. The function raises :class:`bubbleviz.errors.UsageError` for sizes that the
             formula does not allow.
-        text: The formula as it is shown to users.
+        text: The formula in the form shown to users.
         similar_schedule: Name of a similar schedule that defines an order.
     """
 

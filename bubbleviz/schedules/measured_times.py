@@ -131,7 +131,7 @@ class MeasuredTimes:
         stages: Number of stages, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
-        times: Times of the stages, each of which is the sum over the stage's chunks.
+        times: Times of the stages, each summed over the stage's chunks.
         split: Whether B and W were measured separately. If not, each is half of the backward.
         spread: For each phase, the standard deviation of the operation times divided by their mean.
         schedule: Name of the run's schedule, or "" if unknown.
@@ -284,9 +284,9 @@ def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], 
     if that mean is unknown.
 
     The gap of a phase is the lower median over all virtual stages. A single virtual stage may have
-    only a few gaps, some of which are caused by other transfers. A phase in which all gaps are
-    unknown gets the lower median of all gaps, or 0 if no gap is known. Phases that are not work,
-    for example transfers, get no gap.
+    only a few gaps, and other transfers cause some of them. A phase in which all gaps are unknown
+    gets the lower median of all gaps, or 0 if no gap is known. Phases that are not work, for
+    example transfers, get no gap.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
     all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]

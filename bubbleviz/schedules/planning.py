@@ -103,11 +103,11 @@ class BestPlan:
     by_makespan: bool = True
 
     def length_ns(self, order: Outcome) -> int:
-        """Return the length by which an order is compared; see ``by_makespan``."""
+        """Return the length used to compare an order with others; see ``by_makespan``."""
         return _get_length_ns(order, self.by_makespan)
 
     def bubble_ratio(self, order: Outcome) -> float | None:
-        """Return an order's bubble ratio in the window by which orders are compared."""
+        """Return an order's bubble ratio in the window used to compare orders."""
         ran = order.simulation
         return ran.schedule_ratio if self.by_makespan else ran.stage_ratio
 
@@ -302,7 +302,7 @@ def _search_orders(
 def _relax_workload(workload: Workload) -> Workload:
     """Shorten B and W so that they take no longer together than the fused backward.
 
-    The lower bound for the resulting workload also holds for orders that mix split and fused
+    The lower bound for the resulting workload is also valid for orders that mix split and fused
     backwards.
     """
     backward_and_fused = zip(workload.backward_ns, workload.fused_ns, strict=True)

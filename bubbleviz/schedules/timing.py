@@ -287,7 +287,7 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
         n_groups: Number of groups.
 
     Returns:
-        values: The values of the first group, then those of the second, and so on, in stable order.
+        values: The values of the first group, then of the second group, and so on, in stable order.
         first: Index in ``values`` of each group's first value, followed by the number of values.
     """
     first = np.zeros(n_groups + 1, np.int64)

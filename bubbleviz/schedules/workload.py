@@ -131,7 +131,7 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
     Args:
         times_ns: Times of one microbatch, as one sequence per kind of operation, with one time per
             virtual stage or layer.
-        repeats: Factor by which the sum of all times is multiplied.
+        repeats: The sum of all times is multiplied by this factor.
 
     Raises:
         MismatchError: The product exceeds ``MAX_TOTAL_NS``.

@@ -1,4 +1,4 @@
-"""Followed advice: compare the savings that a report promised with those of a later run.
+"""Followed advice: compare the savings that a report promised with the savings in a later run.
 
 The length of an iteration is the window of the ratio ``step``. If iterations overlap, the window of
 ``period`` is used instead, which also contains the time between iterations.

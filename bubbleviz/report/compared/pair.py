@@ -169,7 +169,7 @@ def count_stages(run: RunSummary) -> int | None:
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio by which runs are compared.
+    """Return the name of the ratio that is used to compare runs.
 
     If all runs have the same primary ratio, that ratio is used. Otherwise, the first ratio whose
     mean is known in all runs is used. The candidates are tried in this order: ``period``, ``step``,

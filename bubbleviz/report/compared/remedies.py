@@ -34,7 +34,7 @@ _MIN_REMEDY = 0.1
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Names by which searched schedules are recognized. If all operations take equal times, both
+#: Names that searched schedules are recognized as. If all operations take equal times, both
 #: schedules have the same order.
 _RECOGNIZED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that recommend a different order of operations.
@@ -211,7 +211,7 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
-    """Return the fraction by which two medians for the same stage and phase can differ by chance.
+    """Return how much two medians for the same stage and phase can differ by chance, as a fraction.
 
     The fraction is ``_STANDARD_ERRORS`` times the standard error of the difference between two
     medians (assuming normally distributed times), divided by the median. The result is 0 if the

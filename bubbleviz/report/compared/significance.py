@@ -15,7 +15,7 @@ from bubbleviz.count.statistics import estimate_welch_error
 if TYPE_CHECKING:
     from bubbleviz.report.summary import Average
 
-#: The assumptions behind the tests, as text for users.
+#: The assumptions that the tests make, as text for users.
 ASSUMPTIONS = (
     "Welch's t-test, two-sided, uncorrected for multiple comparisons; assumes independent, about "
     "normal iterations: correlated ones make p too small, and variation between runs is not "

@@ -40,7 +40,7 @@ from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Tr
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
-#: Matches a cell that is not a computation. Some such cells have no microbatch.
+#: Matches a cell that is not a computation. The cell may have no microbatch.
 _NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
@@ -259,7 +259,7 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
     """Renumber the microbatches in all cells from 0, in place, and return how many there are.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards from 1 to m, but its backwards
-    from 0 to m-1. The forwards in such a row are renumbered first, so that they also start at 0.
+    from 0 to m-1. The forwards in this row are renumbered first, so that they also start at 0.
     """
     for row in rows:
         forward = {cell.microbatch for cell in row if cell.phase is Phase.F}

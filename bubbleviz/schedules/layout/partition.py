@@ -406,7 +406,7 @@ class _Search:
 
         The first is the layout with the shortest makespan. The second is the layout whose lower
         bound is furthest below its makespan. The lengths of their longest paths are added to
-        ``self.sums``. If there are too many sums afterwards, only the first ``fixed`` sums and the
+        ``self.sums``. If there are too many sums after this, only the first ``fixed`` sums and the
         latest sums are kept.
 
         Args:

@@ -1,6 +1,6 @@
 """A lower bound on the makespan of any order that fits in memory.
 
-The bound of a device holds for any order of its operations::
+The bound of a device applies to any order of its operations::
 
     head            E                                                last
     ├── idle ──┤├ F F F ┤├─ idle ─┤├── remaining work ──┤├── way back ──┤
