@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: File names in a bundle, and the timestamp given to all files.
 _TABLE, _NUMBERS, _TIME = "operations.csv", "numbers.json", (1980, 1, 1, 0, 0, 0)
-#: Name of the column with range names, which are confidential.
+#: Name of the column that contains range names, which are confidential.
 _NAMING = "name"
 
 

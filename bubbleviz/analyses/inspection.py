@@ -36,7 +36,7 @@ def inspect(
 
     Args:
         path: Path to the profile.
-        convention: Names of NVTX conventions, or paths of TOML files; empty for all built-in
+        convention: Names of NVTX conventions or paths to TOML files, or empty to use all built-in
             conventions.
 
     Raises:

@@ -101,7 +101,8 @@ class Annotations:
             on_result: Function to call with the result of each call, after the range of the call
                 has ended.
 
-        Returns: The original function and the wrapped function.
+        Returns:
+            The original function and the wrapped function.
 
         Raises:
             AnnotationError: The owner has no function with this name.

@@ -71,8 +71,9 @@ def _choose_separate_globs(
     Args:
         floating: GLOBs that do not start with a letter or a set of letters.
 
-    Returns: The chosen pair, padded with None if there are fewer than two GLOBs, and the remaining
-    GLOBs.
+    Returns:
+        The chosen pair, padded with None if there are fewer than two GLOBs, and the remaining
+        GLOBs.
     """
     if len(floating) <= 2:
         first, second = [*floating, None, None][:2]

@@ -22,7 +22,7 @@ _DAMAGED = frozenset(
 )
 #: Kinds of limitations that indicate that work is missing from the profile.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
-#: Maximum number of characters shown of an activity name.
+#: Maximum number of characters to show of an activity name.
 _NAME = 40
 #: Minimum share of the time for an activity, exposed communication or copies to be mentioned.
 SHARE = 0.1
@@ -123,7 +123,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     parts = _advise_on_busy_time(measurement, SHARE if is_idle else MIN_IDLE_SHARE)
     if is_idle:
         parts.append((measurement.idle_ns, _advise_on_idle_time(measurement)))
-    # The sort is stable, so parts of equal time keep their order.
+    # The sort is stable, so parts with equal times keep their order.
     parts.sort(key=lambda part: -part[0])
     sentences = [sentence for _, sentence in parts]
     # An incomplete profile is no reason to change the program.
@@ -167,7 +167,8 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
         measurement: The measured idle time.
         min_share: Minimum share of the span for which advice is given.
 
-    Returns: (exposed time in ns, sentence of advice) pairs.
+    Returns:
+        (exposed time in ns, sentence of advice) pairs.
     """
     # The late rank can only be determined for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)

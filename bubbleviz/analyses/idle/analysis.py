@@ -220,7 +220,7 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Label each rank with its host and device, adding details if labels would be equal.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
-    the host is replaced by the file name of the profile, and finally by the path of the profile.
+    the host is replaced by the profile's file name, and finally by the profile's path.
     """
     # If a trace names no host, its file name without the suffix is used as the host.
     hosts = [

@@ -64,9 +64,10 @@ def attribute_idle(
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
 
-    Returns: Pieces of the gaps, each with one activity, sorted by start. ``interval`` is the row of
-    the gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
-    ``host``, otherwise -1.
+    Returns:
+        Pieces of the gaps, each with one activity, sorted by start. ``interval`` is the row of the
+        gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
+        ``host``, otherwise -1.
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
     idle = _name_host_activity(

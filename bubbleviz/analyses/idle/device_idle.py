@@ -33,7 +33,7 @@ _MIN_LAUNCHED = 0.1
 #: Maximum fraction of a device's span, at its start or end, for which launches are unrecorded.
 #: Above this fraction, the launch queue is not measured.
 _MAX_UNRECORDED_TIME = 0.25
-#: Number of slices per strip of the picture, about one per pixel.
+#: Number of slices per strip in the picture, about one per pixel.
 SLICES = 960
 #: Maximum number of ranges listed for an example gap. The innermost ranges are kept.
 _MAX_RANGES = 6
@@ -136,7 +136,7 @@ def _find_example(
     activities: Activities,
     evidence: Evidence,
 ) -> GapExample:
-    """Describe a gap as the example of an activity, with the host ranges that were open.
+    """Describe a gap as an example of an activity, listing the host ranges that were open.
 
     The host is examined in the middle of the activity's longest piece in the gap, or at the launch
     of the next work if that is earlier. The ranges come from the launching thread, or from the
@@ -353,8 +353,9 @@ def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) 
         span_ns: Start and end of the period in which the depth is measured. Work that was launched
             earlier is in the queue from the start of the span.
 
-    Returns: The mean depth over the span, the maximum depth, and the time during which the queue
-    was empty.
+    Returns:
+        The mean depth over the span, the maximum depth, and the time during which the queue was
+        empty.
     """
     low_ns, high_ns = span_ns
     times = np.concatenate((launched_ns, start_ns))

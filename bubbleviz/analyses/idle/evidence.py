@@ -106,7 +106,7 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
         options: Options of the analysis.
 
     Returns:
-        profile: The profile with the work that can be analyzed.
+        profile: The profile, reduced to the work that can be analyzed.
         evidence: The evidence.
 
     Raises:

@@ -179,7 +179,7 @@ def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
 
 
 def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the start of the first work and the end of the last work, clipped to a window.
+    """Return the first work's start and the last work's end, clipped to a window.
 
     The result is None if there is no work, or if the clipped span is empty.
     """

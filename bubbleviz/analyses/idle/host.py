@@ -39,8 +39,8 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length in ns of the calls and ranges that are used.
-#: Shorter calls and ranges are treated as part of the surrounding range.
+#: Minimum length in ns for calls and ranges to be used. Shorter calls and ranges are treated as
+#: part of the surrounding range.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest calls are kept.
 _MAX_CALLS = 1 << 20
@@ -64,7 +64,7 @@ def collect_gap_calls(
     calls, this minimum length is doubled until they fit.
 
     Args:
-        profile: The profile with its calls.
+        profile: The profile, including its calls.
         launching: Rows of calls that launched the work after gaps, distinct and ascending.
         idle: Idle time of the devices, keyed by process.
         records: Event records of the profile.
@@ -444,7 +444,7 @@ def _read_ranges_in_gaps(
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     """Return the main thread of a process: the thread whose id equals the process id.
 
-    If ``threads`` lacks this thread, the first thread of the process whose name is typical of
+    If ``threads`` does not contain this thread, the process's first thread with a name typical of
     Python's main thread (see ``_PYTHON``) is used instead. If there is no such thread either, the
     thread whose id equals the process id is returned anyway.
     """

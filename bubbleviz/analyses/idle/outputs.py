@@ -50,12 +50,12 @@ COLUMNS = (
 
 
 def as_json(measurement: IdleMeasurement, top: int) -> str:
-    """Return a report as JSON, with the ``top`` longest gaps of each rank."""
+    """Return a report as JSON, including the ``top`` longest gaps of each rank."""
     return format_json(to_values(summary_of_idle(measurement, top)))
 
 
 def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
-    """Return the summary of a report, with the ``top`` longest gaps of each rank."""
+    """Return the summary of a report, including the ``top`` longest gaps of each rank."""
     headline, numbers = _measure_numbers(measurement)
     ranks = zip(measurement.ranks, measurement.scores(), strict=True)
     return IdleSummary(
@@ -285,7 +285,7 @@ def _list_gaps(
 
 
 def _list_pieces(rank: RankIdle) -> list[tuple[str, int, int]]:
-    """Return the activity, start and end of each piece of a device's idle time."""
+    """Return the activity, start and end of every piece of a device's idle time."""
     idle = rank.idle
     names = (rank.activity_names[activity] for activity in idle.activity.tolist())
     return [*zip(names, idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""The idle time web page: a timeline with one row per device, and tables.
+"""The idle time web page, which has tables and a timeline with one row per device.
 
 A row of the timeline shows when the device was busy. Idle time is drawn in the color of the host's
 activity. The pipeline page uses the same timeline component.

@@ -257,7 +257,7 @@ def _draw_bars(page: Page, shares: Edges, colors: Sequence[str], left: float, ri
     """Draw stacked horizontal bars from top to bottom, starting at the page's current position.
 
     Args:
-        page: The page, whose position does not change.
+        page: The page. Its current position does not change.
         shares: Fraction of the width that each part takes, shape (bars, parts).
         colors: Color of each part.
         left: Left edge of the bars.

@@ -166,8 +166,8 @@ def _collect_host_waits(
 ) -> ProvedWaits:
     """Return the pieces of a device's idle time during which a host waited, one row each.
 
-    Only pieces whose awaited work is known are returned. A call that waits during several gaps
-    counts as one wait.
+    Pieces whose awaited work is unknown are left out. A call that waits during several gaps counts
+    as one wait.
     """
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call

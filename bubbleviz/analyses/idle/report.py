@@ -61,7 +61,7 @@ class ActivityIdle:
     Attributes:
         activity: Name of the activity, such as ``data loading``.
         idle_ns: Idle time attributed to the activity.
-        gaps: Number of gaps that contain idle time of the activity.
+        gaps: Number of gaps that contain idle time attributed to the activity.
         longest_ns: The activity's longest idle time within a single gap.
         example: The gap in which the activity took longest, or None for kernel-to-kernel gaps.
         rank: Report index of the device to which the gap ``example`` belongs.
@@ -387,7 +387,7 @@ class IdleMeasurement:
 
     @property
     def span_ns(self) -> int:
-        """Sum of the spans of all measured devices."""
+        """Sum of all measured devices' spans."""
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:

@@ -47,7 +47,7 @@ _SHARES = {
     "exp. copy %": "exposed_copy_ns",
     "idle %": "idle_ns",
 }
-#: Maximum number of characters in the columns of the wait table: device, waiting stream and work.
+#: Maximum number of characters in the wait table's columns: device, waiting stream and work.
 _DEVICE, _WHO, _WORK = 24, 30, 36
 #: Maximum number of characters in a full name, and of advice sentences on the first screen.
 _MAX_FULL_NAME, _ADVICE = 600, 2
@@ -123,7 +123,7 @@ def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int
 def _list_kernels(
     measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the longest kernels, whose title shows the time share of each kernel class.
+    """Yield a table of the longest kernels. Its title shows each kernel class's share of the time.
 
     No table is yielded if no kernels or copies were measured.
     """
@@ -142,7 +142,7 @@ def _list_kernels(
 def make_kernel_table(
     measurement: IdleMeasurement, top: int, hint: str = "", *, full_names: bool = True
 ) -> blocks.Table:
-    """Make a table of the ``top`` kernels and copies with the longest total time.
+    """Make a table of the ``top`` kernels and copies that have the longest total time.
 
     Args:
         measurement: The measured idle time.
@@ -201,7 +201,7 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
     example gap are left out of the second list.
 
     Args:
-        measurement: The measured idle time, with the longest activities first.
+        measurement: The measured idle time, whose activities are sorted longest first.
         top: Maximum number of activities.
     """
     short = (
@@ -466,7 +466,7 @@ def _has_named_steps(measurement: IdleMeasurement) -> bool:
 def _list_steps(
     measurement: IdleMeasurement, title: str, top: int, hint: str = ""
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the ``top`` steps with the most idle time, if any step has a name.
+    """Yield a table of the ``top`` steps that have the most idle time, if any step has a name.
 
     The rows are sorted by device and step. The time outside of all steps is treated as one more
     step of its device.

@@ -82,7 +82,7 @@ class Waiting:
             process and correlation id. The tuple is empty without synchronization events.
         streams: Stream of each activity, or -1 if unknown. Empty without synchronization events.
         n_waits: Number of times that a stream waited for an event.
-        n_unrecorded: Number of stream waits for which the record of the event is unknown.
+        n_unrecorded: Number of stream waits whose event record is unknown.
     """
 
     held_work: HeldWork = field(default_factory=HeldWork.make_empty)
@@ -149,7 +149,7 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
         calls: Calls, in any order.
 
     Returns:
-        records: The records whose call is known.
+        records: The records with a known call.
         called_ns: Start time of the call that made each of the returned records.
     """
     n_records, ids = len(records), calls.correlation_id.astype(np.int64)
@@ -248,7 +248,7 @@ def find_latest_so_far(run: Ints, value: Ints) -> Ints:
 
 
 def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
-    """Match each wait with the record of its event.
+    """Match each wait with the record of the event that it waits for.
 
     The record is the last one that the same process made before the wait for the same event.
 
@@ -525,8 +525,8 @@ def _find_ready_times(
 ) -> Ints:
     """Return the earliest time after its launch at which the device could start each activity.
 
-    An activity can start at the end of its launching call, but not earlier than ``LATENCY_NS``
-    after the start of the call.
+    An activity can start when its launching call ends, but no earlier than ``LATENCY_NS`` after the
+    call starts.
 
     Args:
         work: Rows of the activities, whose launching calls must be known.

@@ -38,7 +38,7 @@ def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_ta
 
     Args:
         path: Path to the report.
-        layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
+        layers_per_stage: Number of layers in each virtual stage, or one number for all stages.
 
     Raises:
         InputError: The file is not a report of a pipeline.
@@ -166,7 +166,7 @@ def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[
 
     Args:
         workload: Times of the virtual stages.
-        layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
+        layers_per_stage: Number of layers in each virtual stage, or one number for all stages.
 
     Raises:
         UsageError: The layer counts do not match the virtual stages, or are too large.

@@ -46,7 +46,7 @@ class Communication:
 
     Attributes:
         operations: Table of the operations, one row per operation and rank.
-        ranks: Number of ranks of each communicator, or None if unknown.
+        ranks: Number of ranks in each communicator, or None if unknown.
         clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
         files: For each file, a tuple (path as given, format such as ``nsys``, number of events by
             category). The last element is empty for profiles.
@@ -85,7 +85,7 @@ class Communication:
 
     @property
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
-        """The communicators that occur, with their numbers of ranks, or None if unknown."""
+        """The communicators that occur, each with its rank count, or None if unknown."""
         communicators = self.operations.communicators
         used = find_distinct(self.operations.communicator)
         return tuple((communicators[row], self.ranks[row]) for row in used[used != NONE].tolist())
@@ -258,7 +258,7 @@ def collect_operations(
 ) -> Communications:
     """Concatenate the operations in event files with the operations that only profiles contain.
 
-    An operation of a profile is left out if an operation in an event file has the same kernel.
+    An operation in a profile is left out if an operation in an event file has the same kernel.
     Proxy operations of event files are ignored in this comparison.
 
     Args:
@@ -375,7 +375,7 @@ def _find_clock_bases(
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
 
     Returns:
-        clocks: The clocks, with ``aligned_by`` set for references.
+        clocks: The clocks, with ``aligned_by`` set for the reference clocks.
         bases: Base of each clock.
     """
     last_kernel = np.cumsum([len(profile.kernels) for profile in profiles])

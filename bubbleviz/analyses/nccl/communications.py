@@ -131,7 +131,7 @@ class RecordingClock:
     def measured(
         label: str, aligned_by: Alignment, of: int, far_ns: Ints, drift: float = 0.0
     ) -> RecordingClock:
-        """Describe a clock, with statistics of the matched pairs that were used to align it.
+        """Describe a clock, including statistics on the matched pairs that were used to align it.
 
         Args:
             label: Display name.

@@ -69,7 +69,7 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
             its rank is already the rank in the run.
 
     Returns:
-        The operations with ``run_rank``, which is -1 if unknown.
+        The operations with ``run_rank`` filled in, which is -1 if unknown.
     """
     members = [
         communicator.ranks if isinstance(communicator, Group) else ()
@@ -97,8 +97,8 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
             unknown.
 
     Returns:
-        The operations with ``awaited_ns``, which is -1 if the instance or the waiting time of the
-        row is unknown.
+        The operations with ``awaited_ns`` filled in, which is -1 if the row's instance or waiting
+        time is unknown.
     """
     rows = np.flatnonzero((instance != NONE) & (table.waiting_ns >= 0))
     groups = grouping.group_rows(instance[rows])
@@ -181,9 +181,9 @@ def _find_hang(
     """Find a communicator's or pair's first unfinished operation, and who has entered it.
 
     A rank has entered the operation if it recorded this operation or a later one. There is one
-    exception: if any GPU has started the operation, a rank whose GPU has not started it has not
-    entered it. Members that have not entered the operation are ``missing`` if their flight recorder
-    was read, otherwise ``undumped``.
+    exception: if any GPU has started the operation, ranks whose GPU has not started it count as not
+    having entered it. Members that have not entered the operation are ``missing`` if their flight
+    recorder was read, otherwise ``undumped``.
 
     Args:
         table: Operations recorded by flight recorders.

@@ -132,7 +132,7 @@ class StartPairs:
     tolerance_ns: int
 
     def mask_compatible(self, row: Ints | int, kernel: Ints | slice) -> Bools:
-        """Return a mask of the pairs with the same family and about the same length.
+        """Return a mask of the pairs that have the same family and about the same length.
 
         An unknown family or length is compatible with every kernel. Two lengths may differ by
         ``_LENGTH_TOLERANCE`` times the kernel's length plus ``_LENGTH_TOLERANCE_NS``.
@@ -208,7 +208,8 @@ def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Matc
         kernels: Start times of the kernels in a profile.
         tolerance_ns: Maximum distance between the starts of an operation and its kernel.
 
-    Returns: The match, or None if no offset matches any operation with a kernel.
+    Returns:
+        The match, or None if no offset matches any operation with a kernel.
     """
     n_operations = len(operations.start_ns)
     if n_operations == 0 or len(kernels.start_ns) == 0:
@@ -256,7 +257,7 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
     """Find the clock offset on which most operations in a block agree.
 
-    An operation agrees on an offset if it has a compatible kernel at this distance, within one
+    An operation agrees on an offset if there is a compatible kernel at this distance, within one
     tolerance. The result also contains the number of operations that agree on the next best offset,
     which is more than two tolerances away.
 
@@ -264,7 +265,8 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
         pairs: Operations and kernels.
         rows: Operations of the block, in order.
 
-    Returns: The offset, or None if no kernel is compatible with any operation.
+    Returns:
+        The offset, or None if no kernel is compatible with any operation.
     """
     tolerance_ns = pairs.tolerance_ns
     bounds_ns = _divide_offsets(pairs, rows)

@@ -164,7 +164,8 @@ def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
         gpu_index: GPU of each row, or -1 if unknown.
         family: Kernel family of each row, or -1 if unknown.
 
-    Returns: An instance number for each row, or -1 if the row is not paired.
+    Returns:
+        An instance number for each row, or -1 if the row is not paired.
     """
     instance = np.full(len(table), NONE, np.int64)
     is_bare_kernel = (
@@ -194,7 +195,8 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
         gpu_index: GPU of each of ``rows``.
         family: Kernel family of each of ``rows``.
 
-    Returns: An instance number for each of ``rows``, or -1 if the row is not paired.
+    Returns:
+        An instance number for each of ``rows``, or -1 if the row is not paired.
     """
     nth = number_occurrences((family, gpu_index))
     instance = np.full(len(rows), NONE, np.int64)
@@ -269,7 +271,7 @@ def align_clocks_by_ends(
             reference.
 
     Returns:
-        table: The operations with shifted times.
+        table: The operations, with shifted times.
         clocks: The clocks, along with the remaining distances between the ends of operations.
     """
     rows = np.flatnonzero((instance != NONE) & (table.end_ns != UNKNOWN))
@@ -396,8 +398,8 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time of each row in ns. It is -1 if no other member was found, or if only the
-        launch was recorded, because a launch is not the start of the kernel.
+        The waiting time of each row in ns, or -1 if no other member was found or only the launch
+        was recorded. A launch is not the start of the kernel.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

@@ -78,7 +78,7 @@ def _match_kernels(
     name: Ints,
     names: Numbering[str],
 ) -> tuple[Ints, Ints]:
-    """Return the rows of the first and the last kernel of each operation, or -1 if it has none.
+    """Return the rows of each operation's first and last kernel, or -1 if it has none.
 
     Args:
         ranges: Ranges opened by NCCL.
@@ -144,7 +144,8 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
         communicator: Communicator of each operation, or -1 if unknown.
         device: Device of each operation.
 
-    Returns: The rank, or -1 if unknown or ambiguous.
+    Returns:
+        The rank, or -1 if unknown or ambiguous.
     """
     with_rank = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
     payload_keys = (process_of(payloads.thread), payloads.communicator, payloads.device)

@@ -99,7 +99,7 @@ def _make_communicator_entry(communicator: Communicator, ranks: int | None) -> C
 
     Args:
         communicator: The communicator.
-        ranks: Number of ranks of the communicator, or None if unknown.
+        ranks: Number of ranks in the communicator, or None if unknown.
     """
     text = format_communicator(communicator)
     if isinstance(communicator, int):
@@ -205,5 +205,5 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
 
 
 def _keep_positive(values: Ints) -> Floats:
-    """Return the values as floats, with NaN in place of zeros and negative values."""
+    """Return the values as floats, replacing zeros and negative values with NaN."""
     return np.where(values > 0, values, np.nan)

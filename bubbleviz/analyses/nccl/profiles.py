@@ -50,7 +50,7 @@ class NcclProfile:
         kernels: Communication kernels.
         operations: Communication operations. The column ``kernel`` contains rows of ``kernels``,
             and the column ``gpu`` contains indices into ``kernels.places``.
-        sizes: Number of ranks of each communicator.
+        sizes: Number of ranks in each communicator.
         limitations: What could not be read, and why.
         alternatives: If the profile contains no communication, a clause naming other commands that
             can read it, otherwise "".
@@ -159,7 +159,7 @@ class _FoundOperations(NamedTuple):
 
     Attributes:
         operations: Operations, followed by kernels that have no operation.
-        sizes: Number of ranks of each communicator.
+        sizes: Number of ranks in each communicator.
         limitations: Limitations that count kernels without an operation and operations without a
             kernel.
     """
@@ -181,7 +181,7 @@ def _find_pytorch_operations(
     Args:
         profile: The profile.
         recorded: The profile's collectives.
-        linked: The profile with calls linked to kernels.
+        linked: The profile, with calls linked to kernels.
         kernels: Communication kernels.
         rows: For each of ``kernels``, its row in the profile's activities.
     """
@@ -217,7 +217,7 @@ def _find_range_operations(
     Args:
         profile: The profile.
         ranges: Ranges opened by NCCL.
-        linked: The profile with calls linked to kernels and ranges.
+        linked: The profile, with calls linked to kernels and ranges.
         kernels: Communication kernels.
         rows: For each of ``kernels``, its row in the profile's activities.
         payloads: Payloads of the ranges, or None.

@@ -101,7 +101,7 @@ class TotalEntry(Struct, frozen=True):
 
     Attributes:
         communicator: NCCL's communicator hash, the label of the process group, or None if unknown.
-        ranks: Number of ranks of the communicator, or None if unknown.
+        ranks: Number of ranks in the communicator, or None if unknown.
         name: Name of the operations, or None if unknown.
         peers: Distinct peers of sends and receives, or roots of collectives.
         algorithm: NCCL algorithm, or None if unknown.

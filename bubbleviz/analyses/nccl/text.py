@@ -16,14 +16,14 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
 
-#: Maximum number of files, and of table rows, on the first screen.
+#: Maximum numbers of files and of table rows on the first screen.
 _FILES, _FEW = 4, 10
 #: Columns to drop in a narrow terminal, in this order.
 _DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
 )
-#: Maximum number of rows in a table, and of characters in a name.
+#: Maximum numbers of rows in a table and of characters in a name.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {
@@ -140,7 +140,7 @@ def _list_hang_lines(
 
 
 def summary(communication: Communication) -> str:
-    """Return a line for each file, followed by a line with the sums over all operations.
+    """Return one line per file, followed by a line with the sums over all operations.
 
     Each line ends in a newline.
     """
@@ -164,7 +164,7 @@ def summary(communication: Communication) -> str:
 
 
 def _list_file_lines(communication: Communication) -> Iterator[str]:
-    """Yield a line for each file: its path, format and number of operations, with a newline."""
+    """Yield a line per file with its path, format and number of operations, ending in a newline."""
     files = zip(communication.files, communication.counts, strict=True)
     for (path, kind, categories), n_operations in files:
         n_events = sum(count for _, count in categories)

@@ -43,7 +43,7 @@ class Total:
         moving_operations: Number of operations whose moving time is known.
         rows: Rows of the operations, or empty for the sum over all operations.
         communicator: NCCL's communicator hash, PyTorch's process group, or None if unknown.
-        ranks: Number of ranks of the communicator, or None if unknown.
+        ranks: Number of ranks in the communicator, or None if unknown.
         name: Name of the operations.
         peers: Distinct peers of sends and receives, or roots of collectives, ascending.
         algorithm: NCCL's algorithm, such as ``RING``, or "" if unknown.

@@ -116,7 +116,7 @@ def measure_costs(
 
 
 def read_jax_profile(file: OpenFile) -> Profile:
-    """Read an open file as a profile with XLA's ranges.
+    """Read an open file as a profile that contains XLA ranges.
 
     Raises:
         NothingToAnalyzeError: The file contains nothing to measure. If XLA ranges are missing, the
@@ -135,7 +135,7 @@ def read_jax_profile(file: OpenFile) -> Profile:
 
 
 def _list_modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
-    """Return the modules with samples, sorted by decreasing total time.
+    """Return the modules that have samples, sorted by descending total time.
 
     Each entry contains the label, the number of distinct instructions, and the total time over all
     devices in ns.
@@ -177,7 +177,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
 
 
 def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
-    """Yield a limitation if several modules have instructions with the same name.
+    """Yield a limitation if several modules have instructions of the same name.
 
     The limitation counts the ambiguous names. Samples whose module is unknown are ignored.
     """

@@ -33,7 +33,7 @@ def check_statistic(text: str, option: str) -> str:
 
 
 def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
-    """Compute a statistic of each group of values.
+    """Compute a statistic over each group of values.
 
     The percentile p of n sorted values is the value at index floor(p/100 (n-1)), as in
     ``xla/python/aggregate_profile.cc``. The median of an even number of values is the mean of the
@@ -47,7 +47,7 @@ def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> F
         text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.
         ascending: Values, sorted within each group, shape (rows,). Groups are consecutive.
         first: Index of the first value of each group, shape (groups,).
-        count: Number of values of each group, at least one.
+        count: Number of values in each group, at least one.
     """
     if text == "mean":
         return np.asarray(np.add.reduceat(ascending, first) / count, np.float64)

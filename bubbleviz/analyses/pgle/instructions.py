@@ -61,7 +61,7 @@ def measure(
 
     Args:
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
-        kinds: Name patterns of communication kernels and of collective instructions.
+        kinds: Name patterns that identify communication kernels and collective instructions.
         skip: Number of initial runs, per module and device, that are warm-up (lazy loading,
             communication setup). If no device runs a module more often than this, none of the
             module's runs are left out as warm-up.
