@@ -101,7 +101,8 @@ def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
 def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
     """Return the index in ``kinds`` of the collective that a kernel name describes, or -1.
 
-    The leftmost match in the name decides. If several regexes match there, the first one wins.
+    The leftmost match in the name decides. If several regexes match at that position, the first one
+    wins.
 
     Args:
         name: Name of a kernel.

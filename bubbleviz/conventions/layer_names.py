@@ -17,7 +17,7 @@ from bubbleviz.model.columns import NONE
 _LAYERS = "layer_names.toml"
 #: Layer kinds, as spelled in ``layer_names.toml``.
 LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
-#: Maximum number of digits of a layer number.
+#: Maximum number of digits in a layer number.
 _MAX_LAYER_DIGITS = 6
 #: Maximum length of a layer name. Longer names are not parsed.
 _MAX_LENGTH = 200

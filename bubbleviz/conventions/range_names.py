@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, parse_phase_label
 from bubbleviz.model.texts import MAX_RANGE_NAME
 
-#: Maximum number of digits of a number. JSON and spreadsheets round longer numbers.
+#: Maximum number of digits in a number. JSON and spreadsheets round longer numbers.
 _MAX_DIGITS = 15
 #: Maximum number of names in a convention's cache, and maximum length of a cached name.
 _MAX_CACHED = 1 << 15
@@ -28,9 +28,9 @@ _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.
 class NameMeanings(Table):
     """The meanings of distinct range names, one row per name.
 
-    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the range is not an
-    operation. It may still mark an iteration. ``convention`` is the index of the convention that
-    matched the name, or -1 if none did.
+    Any number that a name does not contain is -1. ``phase`` is -1 if the range is not an operation.
+    It may still mark an iteration. ``convention`` is the index of the convention that matched the
+    name, or -1 if none did.
     """
 
     convention: Ints

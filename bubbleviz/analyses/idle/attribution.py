@@ -190,8 +190,8 @@ def _name_host_activity(
 ) -> IdleIntervals:
     """Fill in the missing activities of idle intervals from what the host threads did.
 
-    At each time, the event of the launching thread decides. If that thread has no event, the first
-    fallback thread that has one decides. If no thread has one, the activity is ``UNTRACED``.
+    At any given time, the event on the launching thread decides. If that thread has no event, the
+    first fallback thread that has one decides. If no thread has one, the activity is ``UNTRACED``.
     Intervals are split where the deciding event changes.
 
     Args:

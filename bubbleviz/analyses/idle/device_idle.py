@@ -44,8 +44,8 @@ def measure_device(
 ) -> RankIdle:
     """Measure everything that the report contains about one device.
 
-    The idle time is attributed to activities and summed. Work, copies and waits are summed. The
-    launch queue is only measured for devices that ran more than a single kernel or copy.
+    The idle time is attributed to activities and summed. Work, copies and waits are also summed.
+    The launch queue is only measured for devices that ran more than a single kernel or copy.
 
     Args:
         device: The device.

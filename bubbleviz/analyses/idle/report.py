@@ -324,7 +324,8 @@ class IdleMeasurement:
 
         A kernel name is compared among the ranks that ran it equally often. A rank's score is the
         sum, over its compared kernels, of the time on the fastest device, divided by the sum of the
-        times on the rank itself; see :class:`.Slowness`. A score of 0.5 means half as fast.
+        times on the rank itself; see :class:`.Slowness`. A score of 0.5 means that the rank is half
+        as fast.
 
         The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
         without a comparable kernel.

@@ -346,7 +346,7 @@ class _Runs(NamedTuple):
 
     Attributes:
         record: For each wait, the row of the record that its event matches.
-        stream: The stream that waits, for each wait.
+        stream: For each wait, the stream that is waiting.
         start_ns: Start time of the call that made each wait.
         anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1 if there is
             none.

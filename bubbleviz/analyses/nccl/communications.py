@@ -164,7 +164,7 @@ class Communications(Table):
 
     Attributes:
         source: Index of the file that contains the operation.
-        kind: Code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
+        kind: Kind of operation, a code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: Process id.
         gpu: Number of the GPU, or -1 if the files do not distinguish GPUs.
         name: Name of the operation, as an index into ``names``.
@@ -187,7 +187,7 @@ class Communications(Table):
         end_ns: End time.
         duration_ns: Time from start to end, or -1 if unknown. The duration can be known even if
             start and end are unknown.
-        timing: Code of :class:`Timing`.
+        timing: Source of the times, a code of :class:`Timing`.
         kernel: The operation's kernel, as a row of the kernels of all profiles, or -1 if it has
             none. Several operations can share a kernel and its times.
         shared: Number of operations (including this one) with the same kernel and times.
@@ -197,7 +197,7 @@ class Communications(Table):
             unknown.
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Total time that other members waited for this rank, or -1 if unknown.
-        split: Code of :class:`Split`.
+        split: How waiting and moving were told apart, a code of :class:`Split`.
         names: Names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's communicator hashes, or PyTorch's process groups.
     """

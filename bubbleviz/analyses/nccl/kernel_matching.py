@@ -34,7 +34,7 @@ _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
 #: Number of operations in a block.
 #: A smaller block could match kernels by chance, and drift would separate a larger block.
 _BLOCK_OPERATIONS = 64
-#: Maximum number of blocks to try. The profile may contain nothing recorded during a block.
+#: Maximum number of blocks to try. The profile may lack the kernels of some blocks.
 _MAX_BLOCKS = 8
 #: Approximate number of differences sorted at a time, to limit memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20

@@ -306,7 +306,7 @@ def _measure_distances(
     base number wins.
 
     Args:
-        number: Instance of each operation.
+        number: Instance number of each operation.
         end_ns: End time of each operation on the clock that recorded it.
         base: Base of each operation's clock.
         unaligned: Bases that are not aligned.

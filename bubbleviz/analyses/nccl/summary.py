@@ -86,7 +86,7 @@ class LateRank(Struct, frozen=True):
     """A rank that entered operations last.
 
     Attributes:
-        rank: Rank of the run.
+        rank: Number of the rank in the run.
         operations: Number of operations in which other ranks waited for this rank.
         awaited_ns: Total time for which other ranks waited for this rank.
     """

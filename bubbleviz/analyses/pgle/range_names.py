@@ -52,7 +52,7 @@ class XlaNames(Table):
     """The parsed names of XLA's ranges, one row per name.
 
     Attributes:
-        kind: Code of :class:`RangeKind`.
+        kind: Kind of range, a code of :class:`RangeKind`.
         instruction: The instruction, as an index into ``instructions``, or -1 if the name contains
             none.
         module: The module, as an index into ``modules``, or -1 if the name contains none.

@@ -80,7 +80,7 @@ class Observation:
 
 
 class Watcher:
-    """Follows the newest run recorded in a folder.
+    """Follows the most recent run recorded in a folder.
 
     Memory use is bounded, because only the last few iterations are kept.
 
@@ -257,7 +257,7 @@ class Watcher:
         A rank is silent if both conditions are met:
 
         - It has written nothing for more than ``SILENT_S`` seconds.
-        - Its last iteration is at least ``SILENT_ITERATIONS`` before the newest iteration of any
+        - Its last iteration is at least ``SILENT_ITERATIONS`` before the latest iteration of any
           rank.
         """
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)

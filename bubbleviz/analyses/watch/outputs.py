@@ -139,7 +139,7 @@ def _open_scalars(directory: str) -> Iterator[Take]:
 
 
 class Metrics:
-    """Serves the metrics of the newest iteration to Prometheus until it is closed.
+    """Serves the metrics of the latest iteration to Prometheus until closed.
 
     Names follow the conventions of Prometheus (prometheus.io/docs/practices/naming): base units,
     and ``ratio`` for fractions of 1. prometheus-client is an optional dependency, so it is imported
@@ -185,7 +185,7 @@ class Metrics:
         return int(self._server.server_address[1])
 
     def take(self, observation: Observation) -> None:
-        """Serve the metrics of this observation from now on."""
+        """Serve the metrics of this observation until the next one replaces it."""
         self._sight = observation
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Metrics:
 
 
 def _list_newest_gauges(observation: Observation | None) -> Iterator[_Gauge]:
-    """Yield the metrics of the newest iteration, if any was observed."""
+    """Yield the metrics of the latest iteration, if any was observed."""
     if observation is not None and observation.trend:
         yield from _list_gauges(observation.trend[-1], len(observation.silent))
 

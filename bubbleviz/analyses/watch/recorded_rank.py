@@ -1,4 +1,4 @@
-"""The newest recorded iterations of one rank."""
+"""The most recent recorded iterations of one rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.sources.operations.jsonl.sessions import RecordedSession
 
 
 class RecordedRank:
-    """The newest recorded iterations of one rank.
+    """The most recent recorded iterations of one rank.
 
     Args:
         part: Reader for the rank's recording.

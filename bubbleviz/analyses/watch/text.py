@@ -110,8 +110,8 @@ def format_page(
 
     Args:
         folder: The watched folder.
-        observation: The newest measurements.
-        events: The newest events, one line each.
+        observation: The latest measurements.
+        events: The latest events, one line each.
         width: Width of the terminal in columns.
     """
     if observation.trend:
@@ -123,7 +123,7 @@ def format_page(
 
 
 def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
-    """Yield lines about the newest iteration, the trend, slow and silent ranks, and the advice."""
+    """Yield lines about the latest iteration, the trend, slow and silent ranks, and the advice."""
     newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
     ratio_text = "unknown" if value is None else texts.format_percent(value)
