@@ -123,7 +123,7 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
     Raises:
         UsageError: The command has no table with this name.
     """
-    words = [word.strip() for value in values or () for word in value.split(",")]
+    words = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
     for word in words:
         if word not in {*all_tables, ALL}:
             nearest = find_nearest_word(word, (*all_tables, ALL))

@@ -236,10 +236,17 @@ def _make_advice(report: Report) -> Advised:
         certain = next((advice for advice in worthwhile if advice.is_certain), None)
         first = tuple(_find_first_steps(report, missing, clock_step, certain))
     done = [step.advice for step in first if step.advice is not None]
-    next_best = [advice for advice in worthwhile if advice not in done][:_MAX_FURTHER]
+    others = [advice for advice in worthwhile if advice not in done]
+    next_best = [advice for advice in others if not _is_part(advice, done)][:_MAX_FURTHER]
     further = tuple(a for a in next_best if a.is_promised and a.saving_ratio >= _MIN_FURTHER)
     marked = next((a for a in done if 0 < 2 * len(a.ranks) <= len(report.ranks)), None)
     return Advised(first, further, candidates, marked)
+
+
+def _is_part(advice: Advice, done: Collection[Advice]) -> bool:
+    """Return whether advice names only some of the places that another piece of advice names."""
+    places = set(advice.place.split("+"))
+    return any(places < set(other.place.split("+")) for other in done)
 
 
 def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:

@@ -543,7 +543,7 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
         return (
             f"Find out why {replica} is slow, all of its {n_ranks}",
             f"In {replica}, {phases}, in {iteration_count}",
-            "Check what the hosts of this replica have in common",
+            f"Check what the hosts of {replica} have in common",
         )
     name = name_rank_with_number(report, first)
     others = "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
@@ -641,7 +641,11 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     if len(fault.stages) > 1:
         phases = _compare_phases(fault, "on the other stages")
         evidence = f"On these stages, {phases}, in {iteration_count}"
-        return f"Move layers off stages {stages}", evidence, moves
+        action = f"Move layers off stages {stages}"
+        if len(fault.ranks) == len(fault.stages) and not moves:
+            # Stages with too many layers and slow GPUs take equally long.
+            action = f"{action}, or find out why {name_ranks(report, fault.ranks)} are slow"
+        return action, evidence, moves
     phases = _compare_phases(fault, "on the other stages")
     action = f"Move layers off stage {stages}"
     if sum(rank.stage == fault.stage for rank in report.ranks) > 1:
@@ -767,13 +771,20 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
             f"{_name_onset(report, since)}",
             f"Transfers take at least {format_ms(change.after_ns)} since then, "
             f"{format_ms(change.before_ns)} before",
-            "Check the network between their hosts",
+            _check_link(report, fault),
         )
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
         f"Transfers take {_format_multiple(fault)}x the time of other links, in {iteration_count}",
         "",
     )
+
+
+def _check_link(report: Report, fault: Fault) -> str:
+    """Return the next check for a slow link: the network, or the connection on a single host."""
+    if len({rank.host for rank in report.ranks}) > 1:
+        return "Check the network between their hosts"
+    return f"Check the connection between {name_ranks(report, fault.ranks)} (NVLink, PCIe, network)"
 
 
 def _name_onset(report: Report, since: int) -> str:
@@ -853,7 +864,7 @@ def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> 
     subject = "It starts" if len(fault.ranks) == 1 else "They start"
     return (
         f"Begin iterations earlier on {name_ranks(report, fault.ranks)}",
-        f"{subject} {fault.phases[0][1]:,.3f} ms after the first replica, "
+        f"{subject} {fault.phases[0][1]:,.3f} ms after the first rank, "
         f"{_describe_times_of(report, fault, iteration_count)}",
         "Check data loading there",
     )
@@ -936,7 +947,14 @@ def _has_host(fault: Fault) -> bool:
 
 
 def _name_faulty_ranks(report: Report, fault: Fault) -> str:
-    return "all ranks" if fault.detail else name_ranks(report, fault.ranks)
+    """Return ``all ranks``, ``host node1`` if it has exactly these ranks, or the ranks' names."""
+    if fault.detail:
+        return "all ranks"
+    hosts = {report.ranks[rank].host for rank in fault.ranks}
+    n_on_hosts = sum(rank.host in hosts for rank in report.ranks)
+    if len(hosts) == 1 and 1 < len(fault.ranks) == n_on_hosts:
+        return f"host {hosts.pop()}"
+    return name_ranks(report, fault.ranks)
 
 
 def _format_multiple(fault: Fault) -> str:

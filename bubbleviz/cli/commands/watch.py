@@ -127,7 +127,7 @@ def _check_folder(folder: str) -> None:
             f", or bubbleviz analyze {quote_for_shell(folder)}" if select_profiles([folder]) else ""
         )
         raise InputError(
-            f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
+            f"{folder}: is not a directory, and {READ}; give the directory of the recordings{other}"
         )
 
 

@@ -28,6 +28,9 @@ from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_r
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
+#: Minimum logarithm of the factor of all microbatches of a slow replica, and their maximum spread.
+#: Minimum number of these microbatches.
+_MIN_REPLICA_SLOWNESS, _MIN_SLOW_MICROBATCHES = 0.05, 4
 #: Launch gaps longer than this multiple of their usual length count as a pause.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
@@ -368,7 +371,34 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
     has_number = computes.microbatch[microbatches.first] != NONE
     shared = _compute_shared_factors(microbatches, on_stages, ratio)
-    return np.where(has_number & (n_stages > 1), shared, 1.0)
+    factor = np.where(has_number & (n_stages > 1), shared, 1.0)
+    is_slow_replica = _mask_slow_replicas(computes, microbatches, factor)
+    return np.where(is_slow_replica, 1.0, factor)
+
+
+def _mask_slow_replicas(computes: Computes, microbatches: Groups, factor: Floats) -> Bools:
+    """Return a mask of the microbatches that are slow because their replica is.
+
+    If all microbatches of a replica in an iteration are about equally slow, their tokens are not
+    the reason. There must be at least four of them.
+
+    Args:
+        computes: The compute operations of the run.
+        microbatches: Groups of compute operations with the same microbatch, iteration and replica.
+        factor: Factor of each microbatch.
+    """
+    has_number = np.flatnonzero(computes.microbatch[microbatches.first] != NONE)
+    first = microbatches.first[has_number]
+    parts = group_rows(computes.iteration[first], computes.replica[first])
+    log_factor = np.log(factor[has_number])
+    low, high = np.full(len(parts), np.inf), np.full(len(parts), -np.inf)
+    np.minimum.at(low, parts.of_row, log_factor)
+    np.maximum.at(high, parts.of_row, log_factor)
+    is_slow = (low > _MIN_REPLICA_SLOWNESS) & (high - low < _MIN_REPLICA_SLOWNESS)
+    is_slow &= np.bincount(parts.of_row, minlength=len(parts)) >= _MIN_SLOW_MICROBATCHES
+    mask = np.zeros(len(microbatches), bool)
+    mask[has_number] = is_slow[parts.of_row]
+    return mask
 
 
 def _measure_paces(

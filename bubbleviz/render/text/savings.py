@@ -76,6 +76,8 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
 
 #: Maximum number of slowdowns to list for each kind of part, such as stages or links.
 _MAX_SLOWDOWNS = 3
+#: Minimum slowdown that is divided into shares. Shares of less are noise.
+_MIN_SLOWDOWN = 1.01
 
 
 def list_slowdowns(report: Report) -> Iterator[doc.Block]:
@@ -106,12 +108,13 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
         wrap=("what",),
     )
     notes = []
-    if costs.worker_share is not None:
+    is_slowed = costs.total >= _MIN_SLOWDOWN
+    if costs.worker_share is not None and is_slowed:
         notes.append(
             "share of the slowdown removed by fixing the slowest 3 % of the ranks (at least one): "
             f"{_describe_removed_share(costs.worker_share)}"
         )
-    if costs.last_stage_share is not None:
+    if costs.last_stage_share is not None and is_slowed:
         removed = _describe_removed_share(costs.last_stage_share)
         notes.append(f"share removed by fixing the last stage: {removed}")
     error = costs.replay_error

@@ -40,7 +40,7 @@ def test_a_rank_that_begins_late_is_named_with_its_cost(
     assert first.saving_ratio == pytest.approx(saved, abs=0.02)
     assert first.text.startswith("Begin iterations earlier on rank 4 (-")
     assert "It starts 60.0" in first.text
-    assert "after the first replica, in 8 of 8 iterations" in first.text
+    assert "after the first rank, in 8 of 8 iterations" in first.text
 
 
 def test_several_late_ranks_are_named_together(tmp_path: Path) -> None:

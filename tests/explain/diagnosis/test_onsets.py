@@ -76,3 +76,13 @@ def test_a_collective_that_was_always_slow_is_a_bound(tmp_path: Path) -> None:
 
     assert first.action.startswith("Overlap AllReduce with compute")
     assert first.since_iteration is None
+
+
+def test_a_replica_that_becomes_slow_has_no_long_microbatches(tmp_path: Path) -> None:
+    replica_1 = dict.fromkeys(range(4, 8), (1.4, 6))
+    job = simulate_job(replace(JOB, slows=replica_1))
+    advice = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    assert (advice[0].kind, advice[0].since_iteration) == ("slowed", 6)
+    assert advice[0].ranks == (4, 5, 6, 7)
+    assert not [entry for entry in advice if entry.kind == "microbatch"]
