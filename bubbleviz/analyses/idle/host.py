@@ -122,7 +122,7 @@ class HostEvents(Table):
         end_ns: End time of the range or call.
         activity: Id of the host activity. Calls that launched work have -1 until
             :meth:`select_for_rank` fills in their activity.
-        strength: Precedence among overlapping events, of which the highest wins; see
+        strength: Precedence of the event. The highest wins if events overlap; see
             :mod:`bubbleviz.conventions.host_activities`.
         launched: Row of the device activity that the call launched, or -1 if there is none.
         by: Row of the last device activity that the call waited for, or -1 if none is known.

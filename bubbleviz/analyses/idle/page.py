@@ -113,7 +113,7 @@ def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code
         origin_ns: Time that is subtracted from each start.
         start_ns: Start time of each entry.
         end_ns: End time of each entry.
-        code: Code of each entry. What the code means depends on the table.
+        code: Code of each entry. Its meaning depends on the table.
     """
     return np.stack((np.full(len(code), rank), start_ns - origin_ns, end_ns - start_ns, code))
 

@@ -312,7 +312,7 @@ def _number_events(
 
 
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return, for each activity, the time by which all activities of the same launch have ended.
+    """Return, for each activity, the time when all activities of its launch have ended.
 
     A launch can run several activities. For example, a CUDA graph runs many kernels on several
     streams.
@@ -363,7 +363,7 @@ class _Runs(NamedTuple):
 def _find_runs(
     order: StreamOrder, waits: Waits, stream: Ints, record: Ints, is_stream_wait: Bools
 ) -> _Runs:
-    """Group the stream waits that lie between the same two activities.
+    """Group the stream waits that occur between the same two activities.
 
     Such a group is called a run. The activity before it is called the anchor of the run. A wait is
     left out if:

@@ -61,7 +61,7 @@ def add_layer_memory(
 def measure_layer_bytes(
     recordings: Sequence[Recording], run: Run, names: Sequence[LayerName], layout: Layout
 ) -> Floats:
-    """Return the bytes that each layer allocates in a forward and keeps afterwards.
+    """Return the bytes that each layer allocates in a forward and keeps after the forward.
 
     Bytes are added up over all ranks that run a layer, so only the ratios between the layers of a
     stage are meaningful. Layers without any memory events get 0. Recorded layers are matched by

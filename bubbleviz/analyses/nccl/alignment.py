@@ -354,7 +354,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
         clock = RecordingClock(gpu.label, Alignment.UNALIGNED)
         return _AlignedGpu(clock, bool(matches), gpu.start_ns, gpu.end_ns, kernel)
     match, gpu_index = max(clear_matches, key=lambda pair: _score_match(pair[0]))
-    # The threads of a process with one GPU write separate files, all of which share a place.
+    # The threads of a process with one GPU write separate files, which share a place.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
         used_places.add(gpu_index)
     first_kernel = int(np.searchsorted(pool.gpu_index, gpu_index))

@@ -78,7 +78,7 @@ class Timing(IntEnum):
 
 
 class Split(IntEnum):
-    """How waiting and moving were told apart."""
+    """How waiting and moving were distinguished."""
 
     UNKNOWN = 0
     #: The operation waited until its last member (participating rank) started.
@@ -197,7 +197,7 @@ class Communications(Table):
             unknown.
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Total time that other members waited for this rank, or -1 if unknown.
-        split: How waiting and moving were told apart, a code of :class:`Split`.
+        split: How waiting and moving were distinguished, a code of :class:`Split`.
         names: Names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's communicator hashes, or PyTorch's process groups.
     """

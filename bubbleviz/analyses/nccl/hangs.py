@@ -187,7 +187,7 @@ def _find_hang(
 
     Args:
         table: Operations recorded by flight recorders.
-        rows: Rows of the communicator or pair, of which at least one is unfinished.
+        rows: Rows of the communicator or pair. At least one row is unfinished.
         position: A number for each row of ``table``. All members of an operation have the same
             number, and later operations of the communicator or pair have larger numbers.
         pair: Sender and receiver in the communicator, or None for collectives.

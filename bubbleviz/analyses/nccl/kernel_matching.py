@@ -103,7 +103,7 @@ class Offset(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """A set of differences that lie within one tolerance. The smallest tuple is the best cluster.
+    """A set of differences within one tolerance. The smallest tuple is the best cluster.
 
     Attributes:
         negative_size: Negated number of differences.

@@ -243,7 +243,7 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return a limitation that counts the NCCL kernels of which only the name is known.
+    """Return a limitation that counts the NCCL kernels whose name is all that is known.
 
     Args:
         profile: The profile.

@@ -60,7 +60,7 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
     executed_ns = 0 if executed is None else best.length_ns(executed)
 
     def make_row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
-        """Return the table row for an order, compared with the order that the run used."""
+        """Return the table row for an order, which is compared with the order that the run used."""
         length_ns = best.length_ns(outcome)
         saved = 1 - length_ns / executed_ns if executed_ns else None
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)

@@ -147,7 +147,7 @@ class Metrics:
 
     Args:
         address: Address to listen on, ``HOST:PORT``.
-        run: Value of the label ``run`` in every metric, used to tell runs apart on a dashboard.
+        run: Value of the label ``run`` in every metric, used to distinguish runs on a dashboard.
 
     Raises:
         UsageError: The address is invalid.
