@@ -246,8 +246,8 @@ def _parse_flops(text: str) -> tuple[float, float]:
         flops = peak = 0.0
     if not (0 < flops < inf and 0 < peak < inf):
         raise UsageError(
-            f"--flops {to_one_line(text, 60)}: give FLOPs of an iteration, a slash, and peak FLOPs "
-            "per second of a GPU, e.g. 4.2e15/989e12"
+            f"--flops {to_one_line(text, 60)}: give the FLOPs per iteration, a slash, and the peak "
+            "FLOPs per second of a GPU, e.g. 4.2e15/989e12"
         )
     return flops, peak
 

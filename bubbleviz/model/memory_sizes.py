@@ -50,7 +50,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
     if form is None or not 0 <= amount <= _MAX_AMOUNT:
         raise UsageError(
             f"{option} {text}: is not an amount of memory; use a form such as 80GB, 64GiB, or a "
-            "plain number in the unit of the activations"
+            "plain number in the same unit as the activations"
         )
     prefix, byte = form.group(2) or "", form.group(3)
     base = 1024 if prefix.endswith("i") else 1000

@@ -94,7 +94,7 @@ RESTRICTIONS = (
     Restriction(
         "file-damaged",
         "incomplete: events are missing because a file is cut short or damaged",
-        "it is incomplete because events of a file that is cut short or damaged are missing",
+        "it is incomplete because events are missing from a truncated or damaged file",
         kind=LimitationKind.FILE_DAMAGED,
         advice="Copy the files again, or record again: a file is cut short or damaged and lacks "
         "events, so idle time may be work",
@@ -135,10 +135,10 @@ RESTRICTIONS = (
     ),
     Restriction(
         "kernels-overrun",
-        "uncertain: recorded ends of kernels are wrong",
+        "uncertain: recorded kernel end times are wrong",
         "it is uncertain because kernels end after the next one on their stream starts",
         kind=LimitationKind.KERNELS_OVERRUN,
-        advice="Profile again: recorded ends of kernels are wrong, so operations and idle time "
+        advice="Profile again: recorded kernel end times are wrong, so operations and idle time "
         "next to them are uncertain",
         details="-v coverage counts them",
     ),
@@ -196,14 +196,14 @@ RESTRICTIONS = (
     Restriction(
         "host-name-shared",
         "several machines have one host name",
-        "clocks show that profiles with one host name were recorded on several machines",
+        "clocks show that profiles with the same host name were recorded on different machines",
         is_missing_part=True,
         kind=LimitationKind.HOST_NAME_SHARED,
     ),
     Restriction(
         "ranks-contradicted",
-        "uncertain: ranks of one host contradict each other on its clock",
-        "it is uncertain because ranks of one host contradict each other on its clock",
+        "uncertain: ranks on the same host contradict each other about its clock",
+        "it is uncertain because ranks on the same host contradict each other about its clock",
         kind=LimitationKind.RANKS_CONTRADICTED,
         advice="Give each machine a host name of its own and name iterations in ranges, or set "
         "the stages with --parallel: operations of one host ran before their input was there",

@@ -452,5 +452,5 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
             f"{texts.format_count(stages, 'stage')} with "
             f"{texts.format_count(microbatches, 'microbatch', 'microbatches')} of "
             f"{texts.format_count(chunks, 'chunk')} are up to {count:,} operations; at most "
-            f"{_MAX_OPERATIONS:,} are simulated, give fewer microbatches"
+            f"{_MAX_OPERATIONS:,} can be simulated, so use fewer microbatches"
         )

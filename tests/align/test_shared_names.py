@@ -139,7 +139,7 @@ def test_remaining_contradictions_mark_the_ratio(
 
     assert list_notes(report, CONTRADICTED) != []
     assert list_restriction_codes(report) == ["ranks-contradicted"]
-    assert "uncertain: ranks of one host contradict each other" in text_of(report)
+    assert "uncertain: ranks on the same host contradict each other" in text_of(report)
     what_first = make_document(report)["what_to_do_first"]
     assert what_first.startswith("Give each machine a host name of its own")
     assert "-v coverage" in what_first

@@ -210,7 +210,7 @@ def test_wrong_ends_count_in_their_iteration(tmp_path: Path) -> None:
     assert "kernels-overrun" in list_restriction_codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
     assert (describe_first_steps(report) or "").startswith(
-        "Profile again: recorded ends of kernels"
+        "Profile again: recorded kernel end times"
     )
     assert (describe_first_steps(report) or "").endswith("--window iteration:0-3")
     assert write_all_advice(report) == ()
@@ -223,7 +223,7 @@ def test_wrong_ends_count_in_their_iteration(tmp_path: Path) -> None:
     ("end", "sentence"),
     [
         ("start - 1000", "Export or profile again: kernels have invalid timestamps"),
-        ("end + 3000000", "Profile again: recorded ends of kernels are wrong"),
+        ("end + 3000000", "Profile again: recorded kernel end times are wrong"),
     ],
 )
 def test_the_first_advice_of_idle_is_to_record_again(

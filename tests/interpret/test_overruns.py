@@ -45,7 +45,7 @@ from tests.support.xla_profiles import make_op, write_planes
 WHAT = "kernels that end after the next one on their stream starts"
 OVERLAP = "kernels that overlap the next one on their stream"
 NOT_SERIAL = "kernels that run during others of their stream"
-MARK = "uncertain: recorded ends of kernels are wrong"
+MARK = "uncertain: recorded kernel end times are wrong"
 US = 1_000
 
 

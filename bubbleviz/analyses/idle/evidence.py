@@ -339,7 +339,7 @@ def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, .
     return (
         Limitation(
             f"short {profile.source.api} API calls in gaps",
-            f"{profile.source.path}: there are too many to attribute; calls under "
+            f"{profile.source.path}: there are too many calls to attribute; calls under "
             f"{shortest_ns:,} ns count as part of the surrounding range",
         ),
     )

@@ -287,7 +287,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
     limitations = [
         *file.limitations(),
         Limitation(
-            "the hostname and the start of the session, which align profiles",
+            "the hostname and the session start time, which are used to align profiles",
             f"{path}: this format lacks them; the .xplane.pb of the same run has them",
         ),
     ]

@@ -193,7 +193,7 @@ def decode_messages(
         position = np.where(has_length, first + np.where(fits, value, 0), position)
         is_valid: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
         if not (is_valid & (fits | ~has_length) & (position <= end)).all():
-            raise MalformedError("an event or a statistic of one cannot be decoded")
+            raise MalformedError("an event, or a statistic of an event, cannot be decoded")
         for number, column in values.items():
             is_field = tag == (number << 3 | _NUMBER)
             column[rows[is_field]] = value[is_field]
@@ -618,4 +618,4 @@ def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
     if space.start_ns is not None:
         return []
     reason = f"{path}: the UTC of its time 0 was not recorded"
-    return [Limitation("the start of the session, which aligns profiles", reason)]
+    return [Limitation("the session start time, which is used to align profiles", reason)]
