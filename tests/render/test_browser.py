@@ -21,8 +21,9 @@ from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.numbers import UNKNOWN
 from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.render.web import page as html
+from bubbleviz.report.advice import advise
 from bubbleviz.report.report import Report
-from bubbleviz.report.sentences import write_all_advice
+from bubbleviz.report.sentences import write_advice
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.drawn_reports import Op, make_report, rename_all
@@ -43,9 +44,16 @@ SLOW_IN_ONE = Planting(
 )
 
 #: Two pipelines.
-#: The second one has a slow rank and a slow stage.
+#: The second one has a slow rank, and both have a slow link.
 SLOW_COPY = Planting(
-    stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
+    stages=3,
+    microbatches=6,
+    replicas=2,
+    iterations=4,
+    transfer_ns=100_000,
+    slow_rank=4,
+    slow_link=1,
+    slow_link_factor=10.0,
 )
 
 
@@ -463,7 +471,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
     assert [report.ranks[rank].pipeline for rank in row_ranks] == [1] * 3
     further = web_page.page.locator("#advice ~ p").all_inner_texts()
     assert [text.removeprefix("Then: ") for text in further] == [
-        web_page.text.split(". ")[0] for web_page in write_all_advice(report)[1:3]
+        write_advice(report, advice).sentence for advice in advise(report).further
     ]
     assert further
 
