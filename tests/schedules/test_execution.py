@@ -43,10 +43,17 @@ def test_refused_plans_hang_or_train_wrongly() -> None:
     assert re.search(r"zb-v deferred \(buffered\): gradients are off by", done.stdout)
 
 
+#: PyTorch's own ZBVZeroBubble sometimes hangs on two processors, so it gets several attempts.
+_MAX_ATTEMPTS = 3
+
+
 @pytest.mark.parametrize("job", ["one-way-2", "v-2"])
 def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
     """Run times are not tested, because other processes share the processors."""
-    done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
+    for _ in range(_MAX_ATTEMPTS):
+        done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
+        if "did not end ZBVZeroBubble" not in done.stderr:
+            break
 
     lines = [line for line in done.stdout.splitlines() if line.startswith(job)]
     assert len(lines) >= 3, done.stderr[-2000:]
