@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, find_median_rows, has_role
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, group_medians, has_role
 from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
@@ -81,6 +81,21 @@ class Computes:
     cells: Groups
     gap_ns: Floats
     time_ns: Floats
+
+    @property
+    def kind_of_cell(self) -> Ints:
+        """Index of the kind of work of each cell."""
+        return self.kind[self.cells.first]
+
+    @property
+    def rank_of_cell(self) -> Ints:
+        """Rank of each cell."""
+        return self.rank[self.cells.first]
+
+    @property
+    def replica_of_cell(self) -> Ints:
+        """Replica of each cell."""
+        return self.replica[self.cells.first]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -303,7 +318,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     # If lengths vary, replicas get more or fewer tokens by chance.
     copies = _group_copies(computes)
     length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
-    cell_ns = cell_ns / length[computes.replica[computes.cells.first]]
+    cell_ns = cell_ns / length[computes.replica_of_cell]
     microbatch_effect = microbatch_effect * length[computes.replica[microbatches.first]]
 
     return Effects(
@@ -434,7 +449,7 @@ def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
     rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
     ranks = computes.rank[paces.computes.first][paces.ranks.first]
     rise_of_rank[ranks] = group_medians(paces.ranks.of_row, len(paces.ranks), rise)
-    return rise_of_rank[computes.rank[computes.cells.first]]
+    return rise_of_rank[computes.rank_of_cell]
 
 
 def _group_copies(computes: Computes) -> Groups:
@@ -489,7 +504,7 @@ def _estimate_replica_lengths(
         it. An extra last value of 1 makes index -1 (unknown replica) yield 1. All values are 1 if
         there is a single replica, or if any replica is unknown.
     """
-    replica_of_cell = computes.replica[computes.cells.first]
+    replica_of_cell = computes.replica_of_cell
     replica_of_microbatch = computes.replica[microbatches.first]
     n_drawn = np.bincount(replica_of_microbatch[replica_of_microbatch >= 0])
     length = np.ones(len(n_drawn) + 1)
@@ -581,18 +596,6 @@ def _estimate_deviation(values: Floats) -> float:
     The lower median is used. The result is 0 if there are no values.
     """
     return 1.4826 * compute_quantile(np.abs(values), 0.5) if len(values) else 0.0
-
-
-def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
-    """Return the lower median of each group, or NaN for a group without values.
-
-    Args:
-        group: Zero-based group number of each value.
-        n_groups: Number of groups.
-        values: One value per row.
-    """
-    rows = find_median_rows(group, n_groups, values)
-    return np.append(values, np.nan)[rows]
 
 
 def _compute_median_bounds(group: Ints, n_groups: int, values: Floats) -> tuple[Floats, Floats]:

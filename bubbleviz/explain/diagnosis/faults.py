@@ -20,13 +20,12 @@ from bubbleviz.explain.diagnosis.effects import (
     Effects,
     compute_quantile,
     fit_jumps,
-    group_medians,
     order_by_loss,
     replace_spikes,
 )
 from bubbleviz.explain.diagnosis.link_changes import LinkChange
 from bubbleviz.explain.diagnosis.slow_ranks import SlowRanks
-from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, has_role
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, group_medians, has_role
 from bubbleviz.explain.slowness import compute_median_of_others, compute_multiples
 from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
@@ -216,7 +215,7 @@ def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
         is_slow = slow_ranks.factor > 1
         compute = np.flatnonzero(is_slow[computes.cells.of_row])
         stages = find_distinct(computes.stage[compute]).tolist()
-        kind_of_cell = computes.kind[computes.cells.first[is_slow]]
+        kind_of_cell = computes.kind_of_cell[is_slow]
         kinds = group_rows(kind_of_cell)
         measured_ns = np.bincount(kinds.of_row, effects.cell_ns[is_slow])
         norm_ns = np.bincount(kinds.of_row, (effects.cell_ns / slow_ranks.factor)[is_slow])

@@ -25,8 +25,9 @@ import numpy as np
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis.effects import fit_jumps, group_medians, replace_spikes
+from bubbleviz.explain.diagnosis.effects import fit_jumps, replace_spikes
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows
 from bubbleviz.model.intervals import group_extents

@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import Effects, group_medians, order_by_loss
+from bubbleviz.explain.diagnosis.effects import Effects, order_by_loss
+from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import group_rows, sort_rows
+from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
 
 #: Maximum number of slow groups (hosts and replicas) and of single slow ranks to report.
 _MAX_GROUPS, _MAX_RANKS = 4, 8
@@ -78,6 +79,22 @@ class _Candidate:
     is_member: Bools
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Comparison:
+    """How each cell compares with its copies, one row per cell.
+
+    Attributes:
+        effect: Time of the cell divided by the median of its other copies, or NaN if it has none.
+        is_slow: Whether ``effect`` is significant (:meth:`.Effects.is_significant`). On a rank that
+            drifts or has slowed, it must also be greater than 1.05.
+        lost_ns: Time that the cell loses over all iterations, or 0 if it is not slow.
+    """
+
+    effect: Floats
+    is_slow: Bools
+    lost_ns: Floats
+
+
 def explain_slow_ranks(
     effects: Effects, host_of_rank: Ints
 ) -> tuple[tuple[SlowRanks, ...], Floats]:
@@ -99,11 +116,14 @@ def explain_slow_ranks(
     cell_ns = effects.cell_ns.copy()
     selected: dict[str, SlowRanks] = {}
     for _ in range(_MAX_GROUPS):
-        is_slow = _mask_slow_cells(effects, cell_ns)
-        candidates = list(_list_candidates(effects, host_of_rank, cell_ns, is_slow))
+        comparison = _compare_cells(effects, cell_ns)
+        candidates = list(_list_candidates(effects, host_of_rank, comparison))
         if not candidates:
             break
-        factors = [_fit_factor(effects, cell_ns, c.is_member, is_slow) for c in candidates]
+        factors = [
+            _fit_factor(effects, cell_ns, candidate.is_member, comparison.is_slow)
+            for candidate in candidates
+        ]
         gains = [
             _measure_gain(effects, cell_ns, candidate.is_member, factor)
             for candidate, factor in zip(candidates, factors, strict=True)
@@ -112,81 +132,66 @@ def explain_slow_ranks(
         if gains[best] <= 0.0:
             break
         cell_ns = cell_ns / factors[best]
-        found = _make_slow_group(effects, candidates[best], factors[best])
-        if found.name in selected:
+        slow_group = _make_slow_group(effects, candidates[best], factors[best])
+        name = slow_group.name
+        if name in selected:
             # Work of another kind became visibly slow only after the first factor was divided out.
-            found = replace(found, factor=found.factor * selected[found.name].factor)
-        selected[found.name] = found
+            slow_group = replace(slow_group, factor=slow_group.factor * selected[name].factor)
+        selected[name] = slow_group
     return (*selected.values(), *_list_single_ranks(effects, cell_ns)), cell_ns
 
 
-def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
-    """Return a mask of the cells that are significantly slower than their copies.
-
-    A cell is compared with the median of its other copies (:meth:`.Effects.is_significant`). A cell
-    without other copies is not slow. On a rank that drifts or has slowed, a cell must also take
-    more than 1.05 times this median.
+def _compare_cells(effects: Effects, cell_ns: Floats) -> _Comparison:
+    """Compare the time of each cell with the median of its other copies.
 
     Args:
         effects: Effects on compute operation times.
         cell_ns: Time of each cell.
-    """
-    n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
-    n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
-    norm_variance = 1 / np.maximum(n_copies - 1, 1)
-    effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
-    is_slow = effects.is_significant(effect, n_times, norm_variance)
-    paces = effects.paces
-    has_changed = paces.changes.is_drifting | paces.changes.is_slowed
-    changed_ranks = effects.computes.rank[paces.computes.first][paces.ranks.first][has_changed]
-    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
-    is_remainder = np.isin(rank_of_cell, changed_ranks) & ~(effect > _MIN_CHANGED_EFFECT)
-    return np.asarray(is_slow & ~is_remainder, bool)
-
-
-def _measure_losses(effects: Effects, cell_ns: Floats, is_slow: Bools) -> Floats:
-    """Return the time in ns that each slow cell loses over all iterations, or 0 for other cells.
-
-    Args:
-        effects: Effects on compute operation times.
-        cell_ns: Time of each cell.
-        is_slow: Mask of the slow cells.
     """
     n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
     norm_ns = compute_median_of_others(effects.copies.of_row, cell_ns)
-    return np.where(is_slow, (cell_ns - norm_ns) * n_times, 0.0)
+    effect = cell_ns / norm_ns
+    n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
+    norm_variance = 1 / np.maximum(n_copies - 1, 1)
+    is_slow = effects.is_significant(effect, n_times, norm_variance)
+    is_remainder = _mask_cells_on_changed_ranks(effects) & ~(effect > _MIN_CHANGED_EFFECT)
+    is_slow = np.asarray(is_slow & ~is_remainder, bool)
+    lost_ns = np.where(is_slow, (cell_ns - norm_ns) * n_times, 0.0)
+    return _Comparison(effect, is_slow, lost_ns)
+
+
+def _mask_cells_on_changed_ranks(effects: Effects) -> Bools:
+    """Return a mask of the cells on ranks that drift or have slowed."""
+    paces = effects.paces
+    has_changed = paces.changes.is_drifting | paces.changes.is_slowed
+    changed_ranks = effects.computes.rank[paces.computes.first][paces.ranks.first][has_changed]
+    return np.isin(effects.computes.rank_of_cell, changed_ranks)
 
 
 def _list_candidates(
-    effects: Effects, host_of_rank: Ints, cell_ns: Floats, is_slow: Bools
+    effects: Effects, host_of_rank: Ints, comparison: _Comparison
 ) -> Iterator[_Candidate]:
     """Yield the hosts whose ranks are all slow, then the replicas whose ranks are all slow.
 
-    Hosts and replicas are sorted by the time that they lose, largest first, and at most 4 of each
+    Hosts and replicas are sorted by the time that they lose, largest first, and at most 16 of each
     are yielded (:func:`_select_slow_groups`).
 
     Args:
         effects: Effects on compute operation times.
         host_of_rank: Host number of each rank.
-        cell_ns: Time of each cell.
-        is_slow: Mask of the slow cells.
+        comparison: How each cell compares with its copies.
     """
-    first = effects.computes.cells.first
-    rank_of_cell = effects.computes.rank[first]
-    lost_ns = _measure_losses(effects, cell_ns, is_slow)
-    columns = (
-        ("host", "host", host_of_rank[rank_of_cell]),
-        ("rank", "replica", effects.computes.replica[first]),
-    )
-    for kind, name, number in columns:
-        for of_group in _select_slow_groups(number, rank_of_cell, is_slow, lost_ns):
-            yield _Candidate(kind, f"{name}-{of_group}", number == of_group)
+    rank_of_cell = effects.computes.rank_of_cell
+    host_of_cell = host_of_rank[rank_of_cell]
+    for host in _select_slow_groups(host_of_cell, rank_of_cell, comparison):
+        yield _Candidate("host", f"host-{host}", host_of_cell == host)
+    replica_of_cell = effects.computes.replica_of_cell
+    for replica in _select_slow_groups(replica_of_cell, rank_of_cell, comparison):
+        yield _Candidate("rank", f"replica-{replica}", replica_of_cell == replica)
 
 
-def _select_slow_groups(
-    number: Ints, rank_of_cell: Ints, is_slow: Bools, lost_ns: Floats
-) -> list[int]:
-    """Return the numbers of the groups whose ranks are all slow, at most 4, largest loss first.
+def _select_slow_groups(number: Ints, rank_of_cell: Ints, comparison: _Comparison) -> list[int]:
+    """Return the numbers of the groups whose ranks are all slow, at most 16, largest loss first.
 
     A rank is slow if at least one of its cells is slow. A group is left out if it has only one
     rank, or all ranks of the run.
@@ -194,12 +199,11 @@ def _select_slow_groups(
     Args:
         number: Host or replica of each cell, or -1 if unknown.
         rank_of_cell: Rank of each cell.
-        is_slow: Mask of the slow cells.
-        lost_ns: Time that each cell loses.
+        comparison: How each cell compares with its copies.
     """
     ranks = group_rows(rank_of_cell)
-    is_slow_rank = np.bincount(ranks.of_row, is_slow, minlength=len(ranks)) > 0
-    lost_of_rank_ns = np.bincount(ranks.of_row, lost_ns, minlength=len(ranks))
+    is_slow_rank = np.bincount(ranks.of_row, comparison.is_slow, minlength=len(ranks)) > 0
+    lost_of_rank_ns = np.bincount(ranks.of_row, comparison.lost_ns, minlength=len(ranks))
     groups = group_rows(number[ranks.first])
     size = np.bincount(groups.of_row, minlength=len(groups))
     n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
@@ -231,7 +235,7 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
         is_member: Mask of the member cells.
         is_slow: Mask of the slow cells.
     """
-    kind = effects.computes.kind[effects.computes.cells.first]
+    kind = effects.computes.kind_of_cell
     n_kinds = int(kind.max(initial=-1)) + 1
     factors = _list_factors(effects, cell_ns, is_member, is_slow)
     misfits = np.empty((len(_QUANTILES), n_kinds))
@@ -252,7 +256,7 @@ def _list_factors(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: 
         is_member: Mask of the member cells.
         is_slow: Mask of the slow cells.
     """
-    kind_of_cell = effects.computes.kind[effects.computes.cells.first]
+    kind_of_cell = effects.computes.kind_of_cell
     n_kinds = int(kind_of_cell.max(initial=-1)) + 1
     kind, ratio = (
         column[is_member]
@@ -323,9 +327,8 @@ def _make_slow_group(effects: Effects, candidate: _Candidate, factor: Floats) ->
         candidate: The host or replica.
         factor: Factor of each cell.
     """
-    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
-    ranks = tuple(np.unique(rank_of_cell[candidate.is_member]).tolist())
-    return SlowRanks(candidate.kind, candidate.name, ranks, factor)
+    ranks = find_distinct(effects.computes.rank_of_cell[candidate.is_member]).tolist()
+    return SlowRanks(candidate.kind, candidate.name, tuple(ranks), factor)
 
 
 def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]:
@@ -338,10 +341,9 @@ def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]
         effects: Effects on compute operation times.
         cell_ns: Time of each cell, divided by the factors of slow hosts and replicas.
     """
-    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
-    is_slow = _mask_slow_cells(effects, cell_ns)
-    effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
-    lost_ns = _measure_losses(effects, cell_ns, is_slow)
-    for rank in order_by_loss(rank_of_cell, lost_ns)[:_MAX_RANKS]:
-        factor = np.where(is_slow & (rank_of_cell == rank), effect, 1.0)
+    rank_of_cell = effects.computes.rank_of_cell
+    comparison = _compare_cells(effects, cell_ns)
+    for rank in order_by_loss(rank_of_cell, comparison.lost_ns)[:_MAX_RANKS]:
+        is_slow = comparison.is_slow & (rank_of_cell == rank)
+        factor = np.where(is_slow, comparison.effect, 1.0)
         yield SlowRanks("rank", f"rank-{rank}", (rank,), factor)

@@ -7,9 +7,9 @@ ranges only, the waiting of the fast ranks looks like work of their last backwar
     rank 0   ├ F ┤├──────── B ────────────┤         ├ F ┤├─ B ─┤├─ waits ──────┤
     rank 1   ·· late ··├ F ┤├──── B ──────┤   ->    ·· late ··├ F ┤├─ B ─┤├────┤
 
-The ranks do equal amounts of work. So in each iteration, the shortest last backward contains the
-least waiting. All longer ones are cut to its length, and the time that was cut off becomes a
-collective of all ranks.
+The ranks do equal amounts of work. In each iteration, the rank that starts its last backward last
+waits least. The last backwards of the other ranks are cut to the time that this rank took, scaled
+by how fast each rank usually is. The time that was cut off becomes a collective of all ranks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.work import find_median_rows
+from bubbleviz.explain.slowdown.run_work import find_computing_rows
+from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
-from bubbleviz.model.grouping import find_first_rows, group_rows, sort_rows
+from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, Phase
 
 #: Minimum spread of the starts of the last backwards, as a multiple of the spread of their ends.
@@ -79,24 +79,22 @@ def insert_barriers(run: ReplayedRun) -> ReplayedRun:
     n_iterations = len(iterations)
     if not n_iterations or len(last) != n_iterations * len(run.ranks):
         return run
-    if not _end_together(last):
+    if not _end_together(last, iterations):
         return run
 
-    own_ns = _estimate_own_times(run, last)
+    own_ns = _estimate_own_times(run, last, iterations)
     if own_ns is None:
         return run
     own_end_ns = last.start_ns + np.rint(own_ns).astype(np.int64)
     operations = _cut_operations(run.operations, last, own_end_ns)
-    return replace(run, operations=operations, collectives=_make_barriers(run, last, own_end_ns))
+    barriers = _make_barriers(run, last, iterations, own_end_ns)
+    return replace(run, operations=operations, collectives=barriers)
 
 
 def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
     """Find the last backward of each rank in each averaged iteration."""
     operations = run.operations
-    is_backward = mask_phases(operations.phase, BACKWARD) & (operations.has_span == 1)
-    is_backward &= operations.iteration >= 0
-    is_averaged = np.append(run.averaged, False)[operations.iteration]
-    rows = np.flatnonzero(is_backward & is_averaged)
+    rows = find_computing_rows(operations, run.averaged, BACKWARD)
     parts = group_rows(operations.iteration[rows], operations.rank[rows])
     last_rows = rows[find_first_rows(parts.of_row, -operations.end_ns[rows])]
     return _LastBackwards(
@@ -108,13 +106,16 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
     )
 
 
-def _end_together(last: _LastBackwards) -> bool:
+def _end_together(last: _LastBackwards, iterations: Groups) -> bool:
     """Return whether ranks seem to wait for each other in their last backwards.
 
     Ranks seem to wait if, in at least half of the iterations, the starts of the last backwards are
     at least ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
+
+    Args:
+        last: The last backwards.
+        iterations: Groups of last backwards in the same iteration.
     """
-    iterations = group_rows(last.iteration)
     group = iterations.of_row, len(iterations)
     first_start_ns, last_start_ns = group_extents(*group, last.start_ns, last.start_ns)
     first_end_ns, last_end_ns = group_extents(*group, last.end_ns, last.end_ns)
@@ -123,7 +124,9 @@ def _end_together(last: _LastBackwards) -> bool:
     return bool(is_waiting.mean() >= _MIN_WAITING_ITERATIONS)
 
 
-def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats | None:
+def _estimate_own_times(
+    run: ReplayedRun, last: _LastBackwards, iterations: Groups
+) -> Floats | None:
     """Estimate how long each last backward computed, without waiting, in ns.
 
     The rank whose last backward starts last waits least, so its length is the norm of the
@@ -133,6 +136,7 @@ def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats | None
     Args:
         run: The replayed run.
         last: The last backwards.
+        iterations: Groups of last backwards in the same iteration.
 
     Returns:
         One time per last backward. None if the norms of the iterations differ by more than
@@ -140,7 +144,6 @@ def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats | None
     """
     length_ns = (last.end_ns - last.start_ns).astype(np.float64)
     pace = _measure_forward_paces(run)[last.rank]
-    iterations = group_rows(last.iteration)
     latest = find_first_rows(iterations.of_row, -last.start_ns)
     norm_ns = np.maximum((length_ns / pace)[latest], 1.0)
     if float(np.log(norm_ns).std()) > _MAX_VARIATION:
@@ -154,13 +157,10 @@ def _measure_forward_paces(run: ReplayedRun) -> Floats:
     All paces are 1 if any rank has no forward.
     """
     operations = run.operations
-    is_forward = mask_phases(operations.phase, (Phase.F,)) & (operations.has_span == 1)
-    is_averaged = np.append(run.averaged, False)[operations.iteration]
-    rows = np.flatnonzero(is_forward & is_averaged & (operations.iteration >= 0))
+    rows = find_computing_rows(operations, run.averaged, (Phase.F,))
     length_ns = (operations.end_ns - operations.start_ns)[rows].astype(np.float64)
     n_ranks = len(run.ranks)
-    median_rows = find_median_rows(operations.rank[rows], n_ranks, length_ns)
-    median_ns = np.append(length_ns, np.nan)[median_rows]
+    median_ns = group_medians(operations.rank[rows], n_ranks, length_ns)
     if np.isnan(median_ns).any():
         return np.ones(n_ranks)
     return np.asarray(np.maximum(median_ns, 1.0) / max(float(np.median(median_ns)), 1.0))
@@ -184,12 +184,15 @@ def _cut_operations(operations: Operations, last: _LastBackwards, own_end_ns: In
     return operations.replace_columns(end_ns=end_ns, busy_ns=busy_ns, active_ns=active_ns)
 
 
-def _make_barriers(run: ReplayedRun, last: _LastBackwards, own_end_ns: Ints) -> CollectiveIntervals:
+def _make_barriers(
+    run: ReplayedRun, last: _LastBackwards, iterations: Groups, own_end_ns: Ints
+) -> CollectiveIntervals:
     """Build one collective of all ranks per iteration. Each rank enters it when its own work ends.
 
     Args:
         run: The replayed run.
         last: The last backwards.
+        iterations: Groups of last backwards in the same iteration.
         own_end_ns: Time at which each last backward ends its own work.
     """
     unset = np.full(len(last), NONE, np.int64)
@@ -205,7 +208,7 @@ def _make_barriers(run: ReplayedRun, last: _LastBackwards, own_end_ns: Ints) -> 
         end_ns=last.end_ns,
         late_ns=zero,
         operation=unset,
-        meeting=group_rows(last.iteration).of_row,
+        meeting=iterations.of_row,
         kinds=run.collectives.kinds,
         groups=run.collectives.groups,
     )

@@ -171,14 +171,17 @@ def _build_collective_work(
     )
 
 
-def find_computing_rows(operations: Operations, included: Bools) -> Ints:
+def find_computing_rows(
+    operations: Operations, included: Bools, phases: tuple[Phase, ...] = COMPUTE
+) -> Ints:
     """Return the rows of the complete compute operations in the given iterations.
 
     Args:
         operations: Operations of all ranks.
         included: Mask of the iterations to include.
+        phases: Phases to include.
     """
-    computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+    computes = mask_phases(operations.phase, phases) & (operations.has_span == 1)
     computes &= (operations.iteration >= 0) & (operations.cut == 0)
     return np.flatnonzero(computes & np.append(included, False)[operations.iteration])
 

@@ -180,3 +180,15 @@ def find_median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
     rows = np.full(n_groups, NONE, np.int64)
     rows[has_rows] = order[(first + (size - 1) // 2)[has_rows]]
     return rows
+
+
+def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
+    """Return the lower median of each group, or NaN for a group without values.
+
+    Args:
+        group: Zero-based group number of each value.
+        n_groups: Number of groups.
+        values: One value per row.
+    """
+    rows = find_median_rows(group, n_groups, values)
+    return np.append(values, np.nan)[rows]
