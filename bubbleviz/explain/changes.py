@@ -71,9 +71,9 @@ class _Scenario:
 
 #: Changes that remove the delays of one cause: name, description and cause.
 _WITHOUT = (
-    ("no-host", "every operation launched in time", Cause.HOST),
+    ("no-host", "no operation is launched late", Cause.HOST),
     ("no-transfer", "transfers take no time", Cause.COMMUNICATION),
-    ("no-collective", "collectives move data in no time", Cause.COLLECTIVE),
+    ("no-collective", "collectives move data instantly", Cause.COLLECTIVE),
     ("no-profiler", "no profiler overhead", Cause.PROFILER),
     ("no-latency", "no launch latency or other unexplained delay", Cause.OTHER),
 )
@@ -200,14 +200,14 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
         duration_ns[:count] = operations_ns
         return _Scenario(name, change, duration_ns, graph.delay_ns)
 
-    yield scenario("no-stragglers", "every operation takes the median of its kind", median_ns)
+    yield scenario("no-stragglers", "every operation takes the median time of its kind", median_ns)
     balanced_ns = _balance_phases(phase, median_ns, measured_ns)
-    yield scenario("balanced", "every stage takes the mean of all stages", balanced_ns)
+    yield scenario("balanced", "every stage takes the mean time of all stages", balanced_ns)
     if _has_uneven_microbatches(graph, operations):
         sizes = np.bincount(kinds.of_row)
         mean_ns = np.rint(np.bincount(kinds.of_row, measured_ns) / sizes)[kinds.of_row]
         packed_ns = np.where(is_single, mean_ns, measured_ns).astype(np.int64)
-        change = "every microbatch takes the mean of all, as if packed evenly"
+        change = "every microbatch takes the mean time, as if packed evenly"
         yield scenario("even-microbatches", change, packed_ns)
 
 

@@ -384,14 +384,14 @@ def _find_unordered_reason(
     if iteration is None:
         return ""
     if stretches.has_contradicted_stages(run):
-        return "the order of stages contradicts the data dependencies that they rest on"
+        return "the order of the stages contradicts the data dependencies between them"
     stages = {run.ranks[rank].stage for rank in list_indices(iteration.ranks)}
     if len(iteration.ranks) == 1 or stages == {0}:
         return ""
     has_crossing = any(part.crossing[iteration.index] for part in parts)
     if None in stages or not has_crossing:
         unknown = "stages" if None in stages else "microbatches"
-        return f"dependencies between ranks are unknown, since {unknown} are unknown"
+        return f"the dependencies between ranks are unknown because the {unknown} are unknown"
     return ""
 
 
@@ -407,7 +407,8 @@ def _check_size(subject: str, count: int, max_count: int) -> str:
     if count <= max_count:
         return ""
     return (
-        f"{subject} contains {format_count(count, 'operation')}; at most {max_count:,} are replayed"
+        f"{subject} contains {format_count(count, 'operation')}, but at most {max_count:,} can be "
+        "replayed"
     )
 
 
@@ -421,7 +422,7 @@ def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
     if not run.paired:
         return "iterations could not be matched across ranks"
     if not _has_common_clock(iteration):
-        return "the ranks share no clock"
+        return "the ranks have no common clock"
     return _check_size("the run", len(run.operations), MAX_RUN_OPERATIONS)
 
 

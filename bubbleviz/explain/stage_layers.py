@@ -71,14 +71,14 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
     """
     if not stages:
         raise MismatchError(
-            "the forwards contain no ranges of layers; name the layers (bubbleviz guide layout), "
-            "or use --layers-per-stage or --layers"
+            "the forwards contain no layer ranges: annotate the layers (bubbleviz guide layout), "
+            "or pass --layers-per-stage or --layers"
         )
     missing_stages = [number for number, (_, first_launch) in enumerate(stages) if not first_launch]
     if missing_stages:
         raise MismatchError(
-            f"the forwards of virtual stage {missing_stages[0]} contain no ranges of layers; give "
-            "the profiles of all stages, or a table with --layers"
+            f"the forwards of virtual stage {missing_stages[0]} contain no layer ranges: pass the "
+            "profiles of all stages, or pass the layer times in a table with --layers"
         )
     names = [
         _order_layers(stage, is_first=number == 0, is_last=number == len(stages) - 1)
@@ -101,7 +101,10 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
     )
     assumptions: tuple[str, ...] = ()
     if any(is_like_forward for _, is_like_forward in divided):
-        assumptions = ("the backward of each layer: its stage's is divided as the forward is",)
+        assumptions = (
+            "the backward time of each layer: assumed proportional to its forward time, within "
+            "each stage",
+        )
     return layers, Layout(workload.placement, bounds), all_names, assumptions
 
 

@@ -56,7 +56,7 @@ class Standout:
         if self.phase:
             return f"{self.phase} takes {self.times:.2f} times the median of its stage"
         side = "above" if self.above > 0 else "below"
-        return f"{100 * abs(self.above):.2f} points {side} the median"
+        return f"bubble ratio {100 * abs(self.above):.2f} points {side} the median"
 
     @property
     def short(self) -> str:

@@ -144,7 +144,7 @@ def ask_what_if(
     typical = choose_typical(counts.iterations, counts.headline)
     if typical is None or not explanation.changes:
         return make_unknown(
-            "no iteration has all of its ranks on one clock and few enough operations"
+            "no iteration both has a common clock for all ranks and is small enough to replay"
         )
     if recognized is not None and recognized.reason in (*NO_SCHEDULE, FORWARD_ONLY):
         return make_unknown(recognized.reason)

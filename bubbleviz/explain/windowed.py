@@ -24,6 +24,7 @@ from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, renumber
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.texts import format_count
 from bubbleviz.model.window import Window
 
 #: Subject of the limitation for iterations outside the window.
@@ -175,9 +176,13 @@ def _describe_left_out(window: Window, counts: Counts) -> Limitation:
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
-    partly = f" ({n_overlapping} of them overlap it)" if n_overlapping else ""
+    partly = ""
+    if n_overlapping:
+        partly = (
+            f", including {format_count(n_overlapping, 'iteration')} that it only partly covers"
+        )
     reason = (
-        f"--window {window.text} leaves them out{partly}; figures of whole profiles, such as "
+        f"--window {window.text} excludes them{partly}. Numbers about whole profiles, such as "
         "coverage, still describe the whole capture"
     )
     return Limitation(OUTSIDE, reason, int((~counts.is_in_window).sum()))

@@ -116,10 +116,10 @@ def test_backwards_without_layer_ranges_are_divided_like_forwards(tmp_path: Path
     forward, backward, _ = ms(model)
     assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert backward == pytest.approx(forward, rel=1e-4)
-    assert "divided as the forward is" in model.assumptions[0]
+    assert "proportional to its forward time" in model.assumptions[0]
     # Without layer ranges, the error message explains what to do.
     with pytest.raises(
-        MismatchError, match="the forwards contain no ranges of layers; name the layers"
+        MismatchError, match="the forwards contain no layer ranges: annotate the layers"
     ):
         planted(Planting(), tmp_path / "none")
 

@@ -366,7 +366,7 @@ def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path:
     assert (report.bubbles.peer_operation == -1).all()
     for _, sentence in find_longest_bubbles(report):
         assert "of stage" not in sentence
-        assert "input ready" not in sentence
+        assert "the input is ready" not in sentence
 
 
 def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -> None:

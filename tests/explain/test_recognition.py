@@ -68,7 +68,7 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
 def test_an_empty_run_has_no_schedule() -> None:
     nothing = make_measured([], [])
     assert recognize(nothing).name is None
-    assert recognize(nothing).reason == "no training iteration is in the capture"
+    assert recognize(nothing).reason == "the capture contains no training iteration"
 
     evaluated = make_measured([(0, 0, [Op(F, 0)])], [(0, 0)], [make_iteration(0, "evaluation")])
     assert recognize(evaluated) == recognize(nothing)
@@ -258,7 +258,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     *((overlapped(planned(n)), {"name": n, "exact": True}) for n in ("dualpipev", "combined-1f1b")),
     (
         replace_operations("1f1b", numbered(-1, 0)),
-        {"name": None, "reason": "range names contain no microbatches"},
+        {"name": None, "reason": "range names contain no microbatch numbers"},
     ),
     *(
         (replace_operations(name, change), {"name": name, "exact": True})
@@ -561,7 +561,9 @@ def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognized() -> None:
 def test_a_plan_of_different_sizes_is_refused() -> None:
     run = run_orders(list_devices(planned("1f1b", 4, 8)))
     for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
-        with pytest.raises(MismatchError, match="the profiles 4 of 1 with 8"):
+        with pytest.raises(
+            MismatchError, match="the profiles have 4 stages with 1 chunk each and 8 micro"
+        ):
             compare_with_plan(run.ranks, run.operations, run.iterations, plan)
 
 
@@ -610,7 +612,7 @@ def test_if_microbatches_are_counted_by_order_no_name_is_certain(
     recognition = report.schedule
     assert recognition is not None
     assert (recognition.name, recognition.inferred) == (name, True)
-    assert "which may make one schedule look like another" in recognition.reason
+    assert "so one schedule may look like another" in recognition.reason
     if name is not None:
         # The line may be wrapped.
         text = " ".join(render(report, View()).split())

@@ -57,7 +57,7 @@ def test_the_fragment_contains_the_text_of_the_table(report: Report) -> None:
     assert "schedule = 1 - sum of the ranks' compute / (ranks x (last end - first start" in flat
     assert "Bubble ratios over the averaged iterations, in % ratio mean SD" in flat
     assert "schedule 27.27 0.00 27.27 27.27 3 37.50 33.000 0.000" in flat
-    assert "dependency 13.64 50.00 4.500 another rank had not finished" in flat
+    assert "dependency 13.64 50.00 4.500 waiting for another rank to produce" in flat
     assert "Limitations" not in flat
 
 

@@ -33,26 +33,35 @@ class Cause(IntEnum):
     DRAIN = 3, "after the rank's last operation of the iteration", "the pipeline drains"
     DEPENDENCY = (
         4,
-        "another rank had not finished the input, or entered the collective",
+        "waiting for another rank to produce the input or enter the collective",
         "it waits for its input",
     )
-    HOST = (5, "input ready, host had not launched it", "input ready, host has not launched it")
-    COMMUNICATION = 6, "the input was being transferred", "its input is in transfer"
-    OTHER = 7, "none of these (launch latency)", "no recorded cause (launch latency)"
+    HOST = (
+        5,
+        "the input was ready, but the host had not launched the operation",
+        "the input is ready, but the host has not launched the operation",
+    )
+    COMMUNICATION = 6, "the input was being transferred", "its input is being transferred"
+    OTHER = (
+        7,
+        "no other cause explains it (probably launch latency)",
+        "no recorded cause explains it (probably launch latency)",
+    )
     UNKNOWN = (
         8,
-        "unknown: work was not recorded, or stages are unknown or contradict the data",
-        "its cause is unknown: work was not recorded, or stages are unknown or contradict the data",
+        "some work was not recorded, or the stages are unknown or contradict the data",
+        "the cause is unknown because some work was not recorded, or because the stages are "
+        "unknown or contradict the data",
     )
     STAGES = (
         9,
-        "the stage before takes longer for a chunk than this one",
-        "the stage before takes longer for a chunk than this one",
+        "the previous stage takes longer for a chunk than this stage",
+        "the previous stage takes longer for a chunk than this stage",
     )
     CHUNKS = (
         10,
-        "the next chunk is longer than the one before it",
-        "the next chunk is longer than the one before it",
+        "the next chunk takes longer than the previous chunk",
+        "the next chunk takes longer than the previous chunk",
     )
     TOKEN = (
         11,
@@ -61,14 +70,14 @@ class Cause(IntEnum):
     )
     REQUESTS = (
         12,
-        "the pipeline was empty for longer than a chunk takes: no requests",
-        "the pipeline is empty: no requests",
+        "no requests: the pipeline was empty for longer than a chunk takes",
+        "there are no requests, so the pipeline is empty",
     )
 
     QUEUED = (
         13,
-        "the input's transfer was queued behind another one, which waited for its data",
-        "its input's transfer is queued behind another one",
+        "the input's transfer was queued behind another transfer that was waiting for its data",
+        "the transfer of its input is queued behind another transfer",
     )
 
     @property

@@ -36,8 +36,8 @@ from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of deviations that are kept. All deviations are counted.
 MAX_KEPT = 100_000
-#: Text that is added to the reason if range names contain no microbatches.
-_INFERRED = "microbatches are counted by order, which may make one schedule look like another"
+#: Text that is added to the reason if range names contain no microbatch numbers.
+_INFERRED = "microbatch numbers were inferred from the order, so one schedule may look like another"
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,12 @@ def compare_with_plan(
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
-            f"--plan {plan.name}: the plan has {format_count(plan.stages, 'stage')} of "
-            f"{format_count(plan.chunks, 'chunk')} with "
-            f"{format_count(plan.microbatches, 'microbatch', 'microbatches')}, the profiles "
-            f"{ran.devices} of {ran.chunks} with {ran.microbatches}; "
-            "give the plan that the run followed"
+            f"--plan {plan.name}: the plan has {format_count(plan.stages, 'stage')} with "
+            f"{format_count(plan.chunks, 'chunk')} each and "
+            f"{format_count(plan.microbatches, 'microbatch', 'microbatches')}, but the profiles "
+            f"have {format_count(ran.devices, 'stage')} with {format_count(ran.chunks, 'chunk')} "
+            f"each and {format_count(ran.microbatches, 'microbatch', 'microbatches')}: pass the "
+            "plan that the run followed"
         )
     return result
 
@@ -239,9 +240,9 @@ def _recognize_iterations(
     training = [i.index for i in iterations if i.kind == TRAINING]
     parts, patterns = read_orders(operations, training) if training else ([], [])
     if not parts:
-        return Recognition(None, reason="no training iteration is in the capture")
+        return Recognition(None, reason="the capture contains no training iteration")
     if not patterns:
-        return Recognition(None, reason="range names contain no microbatches")
+        return Recognition(None, reason="range names contain no microbatch numbers")
     verdicts: dict[tuple[object, ...], Verdict] = {}
     recognized: list[IterationOrder] = []
     deviations: list[Deviation] = []
