@@ -52,10 +52,10 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
         folders = (Path(path) for path in paths if Path(path).is_dir())
         within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
         if any(map(_is_event_file, within)):
-            return "nccl", "these are recorded operations of NCCL"
+            return "nccl", "the files contain NCCL operations"
         raise
     if any(file.named and _is_event_file(file.path) for file in files):
-        return "nccl", "recorded operations of NCCL are among the files"
+        return "nccl", "some of the files contain NCCL operations"
     return _choose_by_names(files, paths, progress or Unwatched())
 
 
@@ -73,7 +73,7 @@ def _choose_by_names(
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})
     for file in files[:_MAX_EXAMINED]:
         if is_report(file.path):
-            return "analyze", "nsys has yet to export the names of ranges"
+            return "analyze", "nsys has not exported the range names yet"
         try:
             if noun := find_reader(file.path).operations:
                 return "analyze", f"{file.path} is {noun}"
@@ -82,14 +82,15 @@ def _choose_by_names(
             continue
         examined.append(file.path)
         if followed := recognize_conventions(names):
-            return "analyze", f"{file.path} names its operations as {followed[0].name}"
+            return "analyze", f"the range names in {file.path} follow {followed[0].name}"
     if not examined:
         return "analyze", ""
     subject = examined[0] if len(files) == 1 else f"the {len(files):,} files"
-    reason = f"no range of {subject} names forward and backward as a known convention does"
+    reason = f"no range name in {subject} follows a known convention for forward and backward"
     return (
         "idle",
-        f"{reason}; bubbleviz inspect {' '.join(map(quote_for_shell, paths))} may draft one",
+        f"{reason}. To draft a convention, run: "
+        f"bubbleviz inspect {' '.join(map(quote_for_shell, paths))}",
     )
 
 

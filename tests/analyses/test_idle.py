@@ -87,7 +87,7 @@ def test_if_gaps_contain_too_many_calls_only_longer_calls_are_used(
         "no host trace": 55,
         "launch": 20,
     }
-    assert "calls under 4,000 ns" in report.limitations[-2].reason
+    assert "calls shorter than 4,000 ns" in report.limitations[-2].reason
 
 
 def test_python_frames_describe_their_thread_if_nothing_else_does(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ IDLE = "1 device, idle for 0.00 % of the time"
             (300, 1_000),
             f"{IDLE} and computing for 10.00 %",
             [
-                "70.00 % of the time is exposed copies, while",
-                "20.00 % of the time is exposed communication, which",
+                "70.00 % of the time is spent on exposed copies, while",
+                "20.00 % of the time is exposed communication, some of which",
             ],
         ),
         (
@@ -302,18 +302,23 @@ IDLE = "1 device, idle for 0.00 % of the time"
             (0, 1),
             f"{IDLE} and computing for 50.00 %",
             [
-                "36.00 % of the time only send and receive kernels run, waiting",
-                "14.00 % of the time is exposed communication, which may",
+                "36.00 % of the time, only send and receive kernels run, waiting",
+                "14.00 % of the time is exposed communication, some of which may",
             ],
         ),
-        ([k(0, 950, 1)], (950, 1_000), IDLE, ["5.00 % of the time is exposed copies, while"]),
+        (
+            [k(0, 950, 1)],
+            (950, 1_000),
+            IDLE,
+            ["5.00 % of the time is spent on exposed copies, while"],
+        ),
         (
             [k(0, 100, 1)],
             (500, 1_000),
             "1 device, idle for 40.00 % of the time and computing for 10.00 %",
             [
-                "50.00 % of the time is exposed copies,",
-                "100.00 % of the idle time (40.00 % of all)",
+                "50.00 % of the time is spent on exposed copies,",
+                "100.00 % of the idle time (40.00 % of the span)",
             ],
         ),
     ],

@@ -93,20 +93,25 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("copy", "words"),
     [
-        (M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)), "is pinned already"),
+        (M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)), "is already pinned"),
         (M(2_000, 62_000, 3, size=3 * MB, memory=(PAGEABLE, DEVICE)), "copy from or to pinned"),
         (M(2_000, 62_000, 3, kind=2, size=3 * MB, memory=(DEVICE, PAGEABLE)), "to pinned memory"),
-        (M(2_000, 62_000, 3, size=3 * MB), "its kind is unknown"),
-        (M(2_000, 62_000, 3, kind=8, size=3 * MB, memory=(DEVICE, DEVICE)), "inside the device"),
-        (M(2_000, 62_000, 3, kind=10, size=3 * MB, memory=(DEVICE, DEVICE)), "beside kernels"),
+        (M(2_000, 62_000, 3, size=3 * MB), "this memory's kind is unknown"),
+        (M(2_000, 62_000, 3, kind=8, size=3 * MB, memory=(DEVICE, DEVICE)), "within the device"),
+        (M(2_000, 62_000, 3, kind=10, size=3 * MB, memory=(DEVICE, DEVICE)), "while kernels run"),
         (M(2_000, 62_000, 3, kind=11, size=3 * MB, memory=(MANAGED, DEVICE)), "prefetch managed"),
-        (M(2_000, 62_000, 3, size=100, memory=(PINNED, DEVICE)), "combine these 1 copies of 100 B"),
+        (
+            M(2_000, 62_000, 3, size=100, memory=(PINNED, DEVICE)),
+            "combine the small copies (1, 100 B on average)",
+        ),
     ],
 )
 def test_advice_follows_from_the_copies(copy: M, words: str, tmp_path: Path) -> None:
     first = advice(bubbleviz.idle([copied(tmp_path, copy)]))[0]
 
-    assert first.startswith("60.00 % of the time is exposed copies, while no kernel runs: 100.00 %")
+    assert first.startswith(
+        "60.00 % of the time is spent on exposed copies, while no kernel runs: 100.00 %"
+    )
     assert words in first
     assert " GB/s; " in first
 

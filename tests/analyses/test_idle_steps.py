@@ -212,7 +212,7 @@ def test_the_user_can_name_the_steps(tmp_path: Path) -> None:
     assert names("a(1)") == ["a(1)"]
     assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]
-    with pytest.raises(UsageError, match=r"no range of a launching thread .* has this name"):
+    with pytest.raises(UsageError, match=r"no range on a launching thread .* has this name"):
         bubbleviz.idle(file, step="c")
     for step in ("a[", "a{99999999999999999999}"):
         with pytest.raises(UsageError, match="not a regular expression"):
@@ -255,5 +255,5 @@ def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> No
     check_sums(rank)
     with pytest.raises(InputError, match=r"iteration:9: .* the capture contains 3 to 7"):
         bubbleviz.idle(file, window=parse_window("iteration:9"))
-    with pytest.raises(NothingToAnalyzeError, match="no device works in --window time:1s-"):
+    with pytest.raises(NothingToAnalyzeError, match="no device work in --window time:1s-"):
         bubbleviz.idle(file, window=parse_window("time:1s-"))

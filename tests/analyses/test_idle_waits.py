@@ -342,8 +342,8 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
         }
     ]
     assert (rank["awaited_communication_ns"], rank["awaited_copy_ns"]) == (0, 0)
-    assert "What they waited for, as far as it is proved" in screen
-    assert "proved: 80.00 % of the idle time" in screen
+    assert "What they waited for (proved waits only)" in screen
+    assert "proved: waits account for 80.00 % of the idle time" in screen
     assert "blocked by communication  57.1" in picture
     assert ACTIVITIES["blocked by communication"] in picture
     report = bubbleviz.idle(file)

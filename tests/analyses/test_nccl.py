@@ -41,7 +41,7 @@ IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(
 def test_inputs_without_communication_or_with_duplicates_are_refused(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
     ranks = [write_file(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
-    with pytest.raises(InputError, match="no file given"):
+    with pytest.raises(InputError, match="no files were given"):
         measure_communication([])
     for duplicate in (path, ranks[0]):
         with pytest.raises(NothingToAnalyzeError, match="no communication operation"):
@@ -117,9 +117,7 @@ def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -
     # A missing rank of the communicator is reported.
     communication = measure_communication(write_ring(tmp_path, 6, 3)[::2])
     assert communication.ranks == (3,)
-    assert "operations of which not all members were recorded" in list_limitation_subjects(
-        communication
-    )
+    assert "operations with missing members" in list_limitation_subjects(communication)
 
 
 # Tests of windows.
@@ -269,8 +267,8 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
         ("7", "9.000", "5.000"),
     ]
     assert (
-        "7 operations in communicators of unknown names, size unknown; 9.000 ms in all, "
-        "GPUs busy with them for 5.000 ms"
+        "7 operations in unknown communicators, size unknown; 9.000 ms in total, "
+        "keeping GPUs busy for 5.000 ms"
     ) in summary(communication)
     document = json.loads(as_json(communication))
     assert (document["duration_ns"], document["busy_ns"]) == (9_000_000, 5_000_000)
@@ -332,7 +330,7 @@ def test_every_output_has_the_same_numbers(tmp_path: Path, cli: CommandLine) -> 
     paths = write_ring(tmp_path)
     code, out, err = cli("nccl", *paths, "-v")
     assert code == 0
-    for words in ("0xfeedfacecafebeef", "RING/SIMPLE", "ends of common operations"):
+    for words in ("0xfeedfacecafebeef", "RING/SIMPLE", "ends of shared operations"):
         assert words in out
     assert "bubbleviz: warning: clocks aligned by the ends of operations: " in err
 

@@ -26,7 +26,7 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     (
         {0: [everyone()], 1: [everyone()], 2: [others()], 3: []},
         [3],
-        "Hang: all wait for rank 3 (stage 1); see what ran there then (py-spy dump)",
+        "Hang: all wait for rank 3 (stage 1); check what ran there at that time (py-spy dump)",
     ),
     # The state of a rank without a dump is unknown.
     ({0: [replicas()]}, [], "rank 0 (stage 0) waiting; rank 1 (stage 0) without a dump"),
@@ -41,8 +41,8 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     (
         {0: [replicas(9)], 1: [replicas(9, input_sizes=[[9]])]},
         [],
-        "Mismatch: AllReduce 1 of 3 mesh_dp [0-1] differs: rank 0 (stage 0): AllReduce of 256 "
-        "elements of Float; rank 1 (stage 0): AllReduce of 9 elements of Float",
+        "Mismatch: ranks call AllReduce 1 of 3 mesh_dp [0-1] differently: rank 0 (stage 0): "
+        "AllReduce of 256 elements of Float; rank 1 (stage 0): AllReduce of 9 elements of Float",
     ),
     (
         {0: [replicas()], 1: [make_entry("3", "barrier", 1)]},

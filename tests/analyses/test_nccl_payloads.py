@@ -70,8 +70,8 @@ def test_ranges_contain_communicator_bytes_peer_and_rank(
         ("SendRecv", -1, -1, -1, -1, 9_000, 9_100, 1),
     ]
     assert list_limitation_subjects(communication) >= {
-        "kernels of NCCL outside its ranges",
-        "calls of NCCL without kernels",
+        "NCCL kernels outside of NCCL ranges",
+        "NCCL calls without kernels",
         "operations whose waiting is unknown",  # from the ranges
         "operations whose members are unknown",  # from the kernel outside the ranges
     }
@@ -147,4 +147,4 @@ def test_kernels_pair_by_order_if_nothing_else_identifies_them(tmp_path: Path) -
         (1, 300, 4_700, Split.ORDER),
         (2, 0, 4_700, Split.ORDER),
     }
-    assert "operations paired by their order alone" in list_limitation_subjects(communication)
+    assert "operations paired by their order only" in list_limitation_subjects(communication)

@@ -72,8 +72,8 @@ def test_a_trace_without_names_runs_idle_and_is_decoded_once(
     code, out, err = cli(str(trace))
 
     assert code == 0
-    assert err.startswith("bubbleviz: idle, since no range of ")
-    assert f"bubbleviz inspect {trace} may draft one" in err
+    assert err.startswith("bubbleviz: idle, since no range name in ")
+    assert f"To draft a convention, run: bubbleviz inspect {trace}" in err
     assert "1 device, idle for" in out
     assert decoded == [str(trace)]
     assert cli("-q", str(trace))[1:] == ("", "")
@@ -110,7 +110,7 @@ def test_a_command_takes_precedence_over_a_path_of_the_same_name(
     assert "since" not in cli(command)[2]
     code, _, err = cli(f"./{command}")
     assert code == 0
-    assert f"analyze, since ./{command} names" in err
+    assert f"analyze, since the range names in ./{command} follow" in err
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,10 @@ def test_a_window_outside_the_capture_is_refused_with_the_times_of_the_capture(
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [
-        ("idle", "name them (bubbleviz idle --step NAME), or select by time, such as --window"),
+        (
+            "idle",
+            "specify their name (bubbleviz idle --step NAME), or select by time, such as --window",
+        ),
         ("nccl", "select by time, such as bubbleviz nccl --window"),
     ],
 )
@@ -154,7 +157,7 @@ def test_a_window_without_steps_names_the_command_that_was_run(
     profile = "fixtures/1f1b/node0.sqlite"
 
     message = cli.refused(command, profile, "--window", "iteration:1-2", code=1)
-    assert f"no ranges are recognized as steps; {remedy} time:1.5s-3s" in message
+    assert f"no ranges were recognized as steps; {remedy} time:1.5s-3s" in message
 
 
 def test_a_window_of_everything_changes_nothing(profiles: Path) -> None:

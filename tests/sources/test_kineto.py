@@ -510,7 +510,9 @@ def test_a_host_without_devices_has_no_duty_cycle(tmp_path: Path, names: list[st
     assert (rank.label, rank.is_host, rank.duty_cycle) == ("node7 host", True, None)
     assert (report.devices, report.activities) == ((), ())
     assert (report.idle_ns, report.span_ns) == (0, 0)
-    assert make_title(report) == ("1 host without a device: operators, and no work of any device")
+    assert make_title(report) == (
+        "1 host without a device: operators were recorded, but no device work"
+    )
     assert advice(report)[0].startswith("no device work was recorded")
     document = json.loads(as_json(report, 5))
     assert document["ranks"][0]["device"] == "host"

@@ -90,7 +90,7 @@ def test_a_report_goes_by_its_own_path(
     assert code == 0
     assert str(report) in output
     assert str(temporary) not in output + errors
-    assert f"{report}: --window iteration:1-2: no ranges are recognized as steps" in cli.refused(
+    assert f"{report}: --window iteration:1-2: no ranges were recognized as steps" in cli.refused(
         command, str(report), "--window", "iteration:1-2", code=1
     )
 

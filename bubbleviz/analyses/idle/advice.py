@@ -28,34 +28,35 @@ _NAME = 40
 SHARE = 0.1
 #: Advice for devices that are busy but do not compute.
 _WAITING = (
-    "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
-    "bubble; bubbleviz inspect shows how to measure it"
+    "of the time, only send and receive kernels run, waiting for other ranks. In a pipeline, this "
+    "is the bubble; to measure it, run bubbleviz inspect"
 )
 _COMMUNICATION = (
-    "of the time is exposed communication, which may only wait for other ranks: overlap it with "
-    "compute"
+    "of the time is exposed communication, some of which may be waiting for other ranks: overlap "
+    "it with compute"
 )
 _UNCLEAR_WAITS = (
-    "of the time only communication runs, and part of it may be waiting until the recording of "
-    "another rank began: leave that out with --window before you change anything"
+    "of the time, only communication runs, and part of it may be waiting until the recording of "
+    "another rank began: exclude that part with --window before you change anything"
 )
 _LITTLE_TO_GAIN = "devices are idle for less than 1 % of the time: there is little to gain"
 _COMPUTE_MAY_WAIT = (
-    "devices are idle for less than 1 % of the time, but kernels that look like waiting count as "
-    "compute: name those that communicate with --convention, and measure again"
+    "devices are idle for less than 1 % of the time, but some kernels counted as compute seem to "
+    "be waiting: list the communication kernels in a --convention file, and measure again"
 )
 #: Kinds of limitations that indicate that waiting kernels were counted as compute.
 _COUNTED = frozenset((LimitationKind.COMMUNICATION_COUNTED, LimitationKind.WAITING_COUNTED))
 _SINGLE_WORK = (
-    "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of the run"
+    "the duty cycle is unknown, because only a single kernel or copy was recorded: profile more of "
+    "the run"
 )
 _INCOMPLETE = (
-    "work is missing from the profile, so the idle time is uncertain: profile with larger buffers "
-    "or for a shorter time"
+    "some work is missing from the profile, so the idle time is uncertain: profile with larger "
+    "buffers or for a shorter time"
 )
-_COPIES = "of the time is exposed copies, while no kernel runs"
+_COPIES = "of the time is spent on exposed copies, while no kernel runs"
 #: Remedy for copies of unknown direction and size.
-_COPY_LESS = "copy less, or from pinned memory on a stream of its own"
+_COPY_LESS = "copy less, or copy from pinned memory on a separate stream"
 #: Names of the activities in which a device waits for copies.
 _OF_COPIES = ("transfer", "blocked by copies")
 
@@ -80,9 +81,9 @@ def make_title(
     # An XLA trace of a CPU has several rows per host, so hosts are counted by name.
     hosts = len({rank.host for rank in measurement.ranks if rank.is_host})
     hosts_text = f"{format_count(hosts, 'host')} without a device" if hosts else ""
-    window = "" if measurement.window is None else f", in {measurement.window} alone"
+    window = "" if measurement.window is None else f", in {measurement.window} only"
     if not measurement.devices:
-        return f"{hosts_text}: operators, and no work of any device{window}"
+        return f"{hosts_text}: operators were recorded, but no device work{window}"
     devices = format_count(len(measurement.devices), "device")
     if measurement.span_ns:
         devices += (
@@ -95,7 +96,7 @@ def make_title(
         if measurement.span_ns - measurement.idle_ns - compute_ns >= SHARE * measurement.span_ns:
             devices += f" and computing for {format_share(compute_ns / measurement.span_ns)}"
     else:
-        devices += " with a single kernel or copy, which leaves no time to be idle"
+        devices += " with a single kernel or copy, so idle time cannot be measured"
     marks = "".join(f", {restriction.text}" for restriction in measurement.restrictions)
     return f"{devices}{window}{marks}" + (f"; {hosts_text}" if hosts_text else "")
 
@@ -143,13 +144,15 @@ def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
 
     If XLA recorded all profiles, the advice is to run the program on an accelerator.
     """
-    record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
+    record = (
+        "record device activity as well (ProfilerActivity.CUDA, or your accelerator's activity)"
+    )
     if _is_of_xla(measurement):
         record = (
-            "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
-            "that JAX finds), and record it again"
+            "XLA ran on CPUs, so run the program on its accelerator (jax.devices() lists the "
+            "devices that JAX finds) and record it again"
         )
-    return f"no device work was recorded, so idle time is unknown; {record}"
+    return f"no device work was recorded, so idle time is unknown: {record}"
 
 
 def _is_of_xla(measurement: IdleMeasurement) -> bool:
@@ -173,7 +176,9 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     # The late rank can only be determined for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
     late_hint = (
-        "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
+        "; to see which rank is late, run bubbleviz nccl (if communicators were recorded)"
+        if has_nccl
+        else ""
     )
     waiting_ns = measurement.summed("exposed_point_to_point_ns")
     communication_ns = measurement.summed("exposed_communication_ns")
@@ -206,13 +211,18 @@ def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
     """
     main = _find_main_activity(measurement)
     if main is None:
-        return "no activity takes 10 % of the idle time: no single cause stands out"
-    hint = measurement.advice.get(main.activity, "see what runs in it, or add ranges inside it")
+        return "no single cause stands out: no activity accounts for 10 % of the idle time"
+    hint = measurement.advice.get(
+        main.activity, "check what runs during this activity, or add ranges inside it"
+    )
     if main.activity in _OF_COPIES:
         hint = copies.describe_longest(measurement.copies()) or hint
     if main.activity == UNTRACED and _is_of_xla(measurement):
-        hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
+        hint = (
+            "name this work in the program (jax.profiler.TraceAnnotation), and trace Python on "
+            "the host"
+        )
     share_text = format_percent(main.idle_ns / measurement.idle_ns)
     of_span = format_percent(main.idle_ns / measurement.span_ns)
     name = to_one_line(main.activity, _NAME)
-    return f'{share_text} of the idle time ({of_span} of all) is "{name}": {hint}'
+    return f'{share_text} of the idle time ({of_span} of the span) is "{name}": {hint}'

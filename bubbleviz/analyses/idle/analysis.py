@@ -105,7 +105,7 @@ def idle(
             what to do next; see :mod:`bubbleviz.errors`.
     """
     if not 0 <= shortest_us < 1e12:
-        raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
+        raise UsageError(f"--shortest {shortest_us:g}: must be a number of microseconds, 0 or more")
     window = parse_window(window) if isinstance(window, str) else window
     builtin = known.default_activities()
     options = IdleOptions(

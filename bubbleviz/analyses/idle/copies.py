@@ -23,10 +23,12 @@ _SMALL = 64 * 1024
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
 #: Remedies for copies between host and device, keyed by kind of host memory.
 _OF_HOST_MEMORY = {
-    Memory.PINNED: "this memory is pinned already, so copy less, or on a stream of its own",
-    Memory.PAGEABLE: "copy from or to pinned memory, without blocking, on a stream of its own",
+    Memory.PINNED: "this memory is already pinned, so copy less, or copy on a separate stream",
+    Memory.PAGEABLE: "copy from or to pinned memory, without blocking, on a separate stream",
 }
-_UNKNOWN_MEMORY = "copy less, or from pinned memory (its kind is unknown) on a stream of its own"
+_UNKNOWN_MEMORY = (
+    "copy less, or copy on a separate stream from pinned memory (this memory's kind is unknown)"
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     size_text = "" if longest.size is None else f", {format_size(longest.size)}"
     rate = "" if longest.bytes_per_ns is None else f" at {longest.bytes_per_ns:,.3g} GB/s"
     share_text = format_percent(longest.time_ns / sum_ns)
-    subject = f"{share_text} of the time of copies is {longest.label}{size_text}{rate}"
+    subject = f"{share_text} of the copy time is {longest.label}{size_text}{rate}"
     return f"{subject}; {_suggest_remedy(longest)}"
 
 
@@ -165,14 +167,16 @@ def _suggest_remedy(total: CopyTotal) -> str:
     """
     if total.size is not None and total.size < _SMALL * total.count:
         mean = format_size(total.size / total.count)
-        return f"combine these {total.count:,} copies of {mean} on average into few larger ones"
+        return (
+            f"combine the small copies ({total.count:,}, {mean} on average) into fewer, larger ones"
+        )
     if Memory.MANAGED in (total.source, total.target):
-        return "prefetch managed memory before kernels touch it (cudaMemPrefetchAsync)"
+        return "prefetch managed memory before kernels access it (cudaMemPrefetchAsync)"
     if total.direction in _OF_HOST:
         return _OF_HOST_MEMORY.get(total.host_memory, _UNKNOWN_MEMORY)
     if total.direction is Direction.DEVICE_TO_DEVICE:
-        return "copy less inside the device (fused kernels, no change of layout)"
-    return "copy less, or on a stream of its own beside kernels"
+        return "copy less within the device (fuse kernels, avoid layout changes)"
+    return "copy less, or copy on a separate stream while kernels run"
 
 
 def format_size(size: float) -> str:

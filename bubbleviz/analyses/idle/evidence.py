@@ -157,8 +157,8 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
         raise NothingToAnalyzeError(
-            f"{profile.source.path}: all kernels and copies have zero duration; profile the "
-            "training itself"
+            f"{profile.source.path}: all kernels and copies have zero duration; profile some "
+            "training steps"
         )
     return linked, devices
 
@@ -185,7 +185,7 @@ def find_extent(
     tables = tuple(steps.values())
     if not any(map(len, tables)):
         raise InputError(
-            f"{profile.source.path}: --window {window.text}: no ranges are recognized as steps; "
+            f"{profile.source.path}: --window {window.text}: no ranges were recognized as steps; "
             f"{remedy}"
         )
     numbers = [number for table in tables for number in table.numbers()]
@@ -339,8 +339,8 @@ def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, .
     return (
         Limitation(
             f"short {profile.source.api} API calls in gaps",
-            f"{profile.source.path}: there are too many calls to attribute; calls under "
-            f"{shortest_ns:,} ns count as part of the surrounding range",
+            f"{profile.source.path}: there are too many calls to attribute each of them, so calls "
+            f"shorter than {shortest_ns:,} ns count as part of the surrounding range",
         ),
     )
 
@@ -399,7 +399,7 @@ def _find_steps(
     }
     if pattern is not None and not any(len(table) for table in steps.values()):
         raise UsageError(
-            f"--step: no range of a launching thread in {profile.source.path} has this name; the "
-            f"longest ones are {list_frequent_names(ranges)}"
+            f"--step: no range on a launching thread in {profile.source.path} has this name; the "
+            f"longest ranges are {list_frequent_names(ranges)}"
         )
     return steps

@@ -48,12 +48,12 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     page = Page("bvg-")
     count = len(measurement.ranks)
     page.title = make_title(measurement, percent)
-    page.description = "One strip per device; each slice is filled by the shares of its time."
+    page.description = "One strip per device; each slice shows how its time was used."
     page.heading(page.title)
     page.y += 4
     page.paragraph(
-        "Each slice: from the top what the device ran, then what its host did while it was idle. "
-        "Steps lie below. Duty: share of time in which anything ran.",
+        "Each slice shows, from the top, what the device ran, then what its host did while the "
+        "device was idle. Steps are below each strip. Duty: share of time in which anything ran.",
         10.5,
     )
     page.y += 12
@@ -235,7 +235,7 @@ def _draw_side_by_side(
     if count < 2:
         return
     page.y += 16
-    page.text("Devices side by side: share of each one's time", page.left, page.y, 12)
+    page.text("Devices side by side: share of each device's time", page.left, page.y, 12)
     page.y += 10
     page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
     top, size = page.y, 10.5

@@ -21,7 +21,8 @@ from bubbleviz.model.window import FOREVER_NS
 
 #: Remedy if a window of iterations is given, but no ranges are recognized as steps.
 _NO_STEPS_REMEDY = (
-    "name them (bubbleviz idle --step NAME), or select by time, such as --window time:1.5s-3s"
+    "specify their name (bubbleviz idle --step NAME), or select by time, such as "
+    "--window time:1.5s-3s"
 )
 
 
@@ -71,7 +72,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
         )
         if not evidence.devices:
             raise NothingToAnalyzeError(
-                f"{profile.source.path}: no device works in --window {options.window.text}; choose "
+                f"{profile.source.path}: no device work in --window {options.window.text}; choose "
                 "another window"
             )
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
@@ -142,13 +143,13 @@ def _find_limitations(
     if single:
         yield Limitation(
             "duty cycle",
-            f"{path}: only one kernel or copy on this device; it is left out of totals",
+            f"{path}: only one kernel or copy ran on this device, so the totals exclude the device",
             single,
         )
     if 2 * waiting.n_unrecorded > waiting.n_waits:
         yield Limitation(
             "what streams waited for",
-            f"{path}: most waits refer to events that are not in the profile; this idle time "
+            f"{path}: most waits refer to events that are not in the profile, so this idle time "
             "counts as stream or rank dependency",
             waiting.n_unrecorded,
         )
@@ -166,5 +167,5 @@ def _find_limitations(
         yield Limitation(
             "what hosts did outside of API calls",
             f"{path}: no range (NVTX, ROCTx, record_function, operators) overlaps the idle time, "
-            "which counts as no host trace",
+            'so this time counts as "no host trace"',
         )

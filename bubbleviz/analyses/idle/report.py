@@ -38,15 +38,15 @@ DEFINITIONS = {
     "duty_cycle": "busy / span",
     "compute": "union of kernels other than communication",
     "communication": "union of communication kernels",
-    "exposed_communication": "communication with no compute beside it",
-    "exposed_point_to_point": "exposed communication in which a send or receive kernel runs",
-    "exposed_copy": "copies and memsets with no kernel beside them",
-    "overlap": "communication with compute beside it / communication",
+    "exposed_communication": "communication while no compute kernel runs",
+    "exposed_point_to_point": "exposed communication during which a send or receive kernel runs",
+    "exposed_copy": "copies and memsets while no kernel runs",
+    "overlap": "communication while a compute kernel runs / communication",
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
-    "blocked": "a stream's next work was launched, the work before it done, and an event that it "
-    "waited for had not completed, as CUDA events prove",
-    "queued": "kernels and copies that were launched and have not begun, mean over the span",
-    "step": "a range of the host, clipped to the span; its device work can lag behind",
+    "blocked": "a stream's next work was launched and its previous work was done, but an event "
+    "that it waited for had not completed, as CUDA events prove",
+    "queued": "kernels and copies that were launched but have not started, mean over the span",
+    "step": "a host range, clipped to the span; its device work can lag behind",
 }
 
 

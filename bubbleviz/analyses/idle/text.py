@@ -76,7 +76,8 @@ def sections(
             f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
             f"span: {DEFINITIONS['span']}.\n"
             "span = compute + exposed communication + exposed copies + idle.\n"
-            f"queued: {DEFINITIONS['queued']}; empty: the share of the span with none."
+            f"queued: {DEFINITIONS['queued']}.\n"
+            "empty: share of the span in which nothing is queued."
         )
         yield table
         yield from _compare_devices(measurement, devices)
@@ -98,14 +99,14 @@ def sections(
     if everything:
         yield from _explain_activities(measurement, activities)
     if everything or top:
-        yield from _list_steps(measurement, f"Steps{by}, most idle ones", steps, hint)
+        yield from _list_steps(measurement, f"Most idle steps{by}", steps, hint)
     elif idlest := _describe_idlest_step(measurement):
         yield blocks.Sentence(idlest)
     advice_text = "\n".join(advice(measurement)[: None if everything else _ADVICE])
     yield blocks.Sentence(f"\n{advice_text}\n" if everything else f"\n{advice_text}")
     if not everything:
         yield blocks.Sentence(
-            "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg", style="dim"
+            "More: -v (full names, devices side by side); -o idle.html, -o idle.svg", style="dim"
         )
 
 
@@ -205,8 +206,8 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
         top: Maximum number of activities.
     """
     short = (
-        f"below {measurement.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
-        "from one kernel to the next"
+        f"shorter than {measurement.shortest_ns / 1000:g} us, too short to attribute: the device "
+        "goes from one kernel to the next"
     )
     meaning = {**measurement.meaning, host_activities.SHORT: short}
     totals = measurement.activities[:top]
@@ -347,7 +348,9 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
         | dict(zip(headers, map(blocks.format_percent_cell, shares[row].tolist()), strict=True))
         for row in order[:top]
     ]
-    title = "Devices side by side, the idlest first: speed of kernels, idle time in % of the span"
+    title = (
+        "Devices side by side, most idle first: kernel speed (score), idle time in % of the span"
+    )
     yield _make_table(title, rows, len(order), top, "", ("device",))
     most_idle, least_idle = order[0], order[-1]
     yield blocks.Sentence(
@@ -405,7 +408,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
         for wait, rank in waits[:top]
     ]
     left, drop_order = ("device", "waiting", "for", "on"), ("waits", "device", "blocked ms")
-    title = "What they waited for, as far as it is proved"
+    title = "What they waited for (proved waits only)"
     return _make_table(title, rows, len(waits), top, hint, left, drop_order)
 
 
@@ -420,13 +423,14 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
     parts = []
     if measurement.idle_ns:
         parts.append(
-            f"{format_percent(measurement.proved_idle_ns / measurement.idle_ns)} of the idle time"
+            f"waits account for {format_percent(measurement.proved_idle_ns / measurement.idle_ns)} "
+            "of the idle time"
         )
     for kind, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
         awaited_ns = measurement.summed(f"awaited_{name}")
         if awaited_ns:
             awaited_share = awaited_ns / measurement.summed(f"exposed_{name}")
-            parts.append(f"{format_percent(awaited_share)} of exposed {kind} held up launched work")
+            parts.append(f"{format_percent(awaited_share)} of exposed {kind} delayed launched work")
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
@@ -438,11 +442,11 @@ def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: Ga
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
     device = f" of {to_one_line(rank.label, _NAME)}" if len(measurement.ranks) > 1 else ""
     where = " > ".join(to_one_line(name, _NAME) for name in gap.where)
-    host = f"; the host in {blocks.truncate_middle(where, _PATH)}" if where else ""
+    host = f"; the host was in {blocks.truncate_middle(where, _PATH)}" if where else ""
     return (
-        f"{to_one_line(total.activity, _NAME)}: {blocks.format_ms(total.longest_ns)} ms of the "
-        f"{blocks.format_ms(gap.end_ns - gap.start_ns)} ms from {offset_ms} ms into the span"
-        f"{device}{step}; between {blocks.truncate_name(gap.before, _KERNEL)} and "
+        f"{to_one_line(total.activity, _NAME)}: {blocks.format_ms(total.longest_ns)} ms of a "
+        f"{blocks.format_ms(gap.end_ns - gap.start_ns)} ms gap, {offset_ms} ms into the span"
+        f"{device}{step}, between {blocks.truncate_name(gap.before, _KERNEL)} and "
         f"{blocks.truncate_name(gap.after, _KERNEL)}{host}"
     )
 
@@ -454,7 +458,7 @@ def _describe_idlest_step(measurement: IdleMeasurement) -> str:
         return ""
     step = max(steps, key=lambda own: own.idle_ns)
     return (
-        f"the idlest of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
+        f"most idle of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
         f"{blocks.format_ms(step.idle_ns)} of {blocks.format_ms(step.length_ns)} ms"
     )
 

@@ -306,10 +306,10 @@ def _make_nothing_error(
     clauses = (profile.alternatives for profile in profiles if profile.alternatives)
     alternatives = next((f"; {clause}" for clause in clauses), "")
     return NothingToAnalyzeError(
-        f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
+        f"{paths[0]}: no NCCL operation was recorded. Record events with "
         "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
-        "rocprofv3 --runtime-trace; list the kernels of another library under communication "
-        f"in a TOML file, and give it with --convention{alternatives}"
+        "rocprofv3 --runtime-trace. For another library, list its kernels under communication in "
+        f"a TOML file, and pass the file with --convention{alternatives}"
     )
 
 
@@ -414,7 +414,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
 
 
 #: Text about the effect of recordings that start at different times. {} is a duration.
-_SKEW = "{} of its waiting are not that device's fault; leave them out with --window"
+_SKEW = "{} of its waiting are not that device's fault; exclude this time with --window"
 
 
 def _list_limitations(
@@ -453,23 +453,24 @@ def _list_limitations(
         (
             "operations of unknown duration",
             (table.duration_ns < 0).sum(),
-            "their end was not recorded; record kernel events (NCCL_PROFILE_EVENT_MASK=4095; "
-            "TORCH_NCCL_ENABLE_TIMING=1 for flight recorders), add a profile, and let the job end",
+            "their end was not recorded; record kernel events (NCCL_PROFILE_EVENT_MASK=4095, or "
+            "TORCH_NCCL_ENABLE_TIMING=1 for flight recorders) until the job ends, or add a profile",
         ),
         (
-            "operations that kernels match at several offsets",
+            "operations that match kernels at several clock offsets",
             n_ambiguous,
-            "too few or too regular to match; record more of the run",
+            "they are too few or too regular for a unique match; record more of the run",
         ),
         (
             "clocks that could not be aligned",
             alignments.count(Alignment.UNALIGNED) if len(alignments) > 1 else 0,
-            "they share no kernel or operation with another clock; add profiles of their ranks",
+            "their ranks share no kernel or operation with another clock; add profiles of these "
+            "ranks",
         ),
         (
             "hosts aligned by UTC alone",
             alignments.count(Alignment.UTC),
-            "waiting between them is known to milliseconds at best",
+            "waiting between these hosts is accurate to milliseconds at best",
         ),
         (
             "clocks aligned by the ends of operations",
@@ -479,36 +480,36 @@ def _list_limitations(
         (
             "event files that may belong to another run",
             len(unaligned),
-            f"{texts.list_first(unaligned, 3)}: no operation matches a kernel of the profiles, so "
-            "totals count both; measure them separately",
+            f"{texts.list_first(unaligned, 3)}: no operation matches a kernel in the profiles, so "
+            "the totals count both; measure the files and the profiles separately",
         ),
         (
             "operations whose waiting is unknown",
             (is_unsplit & (table.communicator != NONE)).sum(),
             "no other member was recorded on an aligned clock, and no proxy thread was recorded; "
-            "give the files of all ranks",
+            "pass the files of all ranks",
         ),
         (
             "operations whose members are unknown",
             (is_unsplit & (table.communicator == NONE)).sum(),
-            "no communicators were recorded, so waiting is unknown; add NCCL's event files",
+            "no communicators were recorded, so waiting is unknown; add NCCL event files",
         ),
         (
             "sends and receives that cannot be paired",
             n_unpaired,
-            "flight recorders have dropped the entries before them; set a larger "
-            "TORCH_FR_BUFFER_SIZE",
+            "flight recorders have dropped earlier entries; set a larger TORCH_FR_BUFFER_SIZE",
         ),
         (
-            "operations paired by their order alone",
+            "operations paired by their order only",
             (table.split == Split.ORDER).sum(),
-            "the profiles contain no communicators; all GPUs ran the same number of kernels, and "
-            "the n-th kernels of all GPUs are counted as one operation",
+            "the profiles contain no communicators, but all GPUs ran the same number of kernels, "
+            "so the n-th kernels of all GPUs count as one operation",
         ),
         (
-            "operations of which not all members were recorded",
+            "operations with missing members",
             _count_incomplete(communication, instance),
-            "a missing member may have started later, so they waited at least as long",
+            "a member that was not recorded may have started last, so the others waited at least as "
+            "long as reported",
         ),
     ):
         if count:
@@ -518,15 +519,15 @@ def _list_limitations(
 def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
     """Yield limitations about events in a file that are damaged, incomplete or left out."""
     for subject, count, reason in (
-        ("damaged events", file.unreadable, "cut or damaged, and left out"),
-        ("events without an end", file.n_without_end, "the job or the file ended first"),
-        ("ends without a begin", file.n_without_begin, "their begin is missing; left out"),
-        ("operations recorded twice", file.n_duplicates, "each counts once"),
-        ("events of unknown categories", file.n_unknown, "they are left out"),
+        ("damaged events", file.unreadable, "these events are cut off or damaged, and are ignored"),
+        ("events without an end", file.n_without_end, "the job or the file ended before they did"),
+        ("ends without a start", file.n_without_begin, "their start is missing; they are ignored"),
+        ("operations recorded twice", file.n_duplicates, "each operation counts once"),
+        ("events of unknown categories", file.n_unknown, "these events are ignored"),
         (
             "GPU timestamps far from all others",
             file.n_clock_conflicts,
-            "the host's times are used instead",
+            "the times on the host are used instead",
         ),
     ):
         if count:
@@ -575,7 +576,7 @@ def _select_window(
     limitations = communication.limitations
     n_left_out = int((~has_start).sum())
     if n_left_out:
-        reason = "their times are unknown or on an unaligned clock, so the window leaves them out"
+        reason = "their times are unknown or on an unaligned clock, so the window excludes them"
         limitations += (Limitation("operations outside the window", reason, n_left_out),)
     return replace(
         communication,
@@ -589,6 +590,6 @@ def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyze
     """Return the error for a window without operations, which names the first and last start."""
     first_ns, last_ns = (start_ns.min(), start_ns.max()) if len(start_ns) else (0, 0)
     return NothingToAnalyzeError(
-        f"--window {window.text}: no operation begins in this window; operations begin between "
+        f"--window {window.text}: no operation starts in this window; operations start between "
         f"{int(first_ns) / 1e9:.6f} s and {int(last_ns) / 1e9:.6f} s on the report's clock"
     )

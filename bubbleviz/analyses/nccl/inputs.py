@@ -27,7 +27,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
         ProfileError: A file cannot be read.
     """
     if not paths:
-        raise InputError("no file given; give event files of NCCL, profiles, or both")
+        raise InputError("no files were given; pass NCCL event files, profiles, or both")
     formats: dict[str, str] = {}
     pointers: set[str] = set()
 
@@ -47,7 +47,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
                 formats[path] = ""
         return formats[path] != "" or path in pointers
 
-    files = find_profiles(paths, ("an event file of NCCL", is_event_file))
+    files = find_profiles(paths, ("an NCCL event file", is_event_file))
     refuse_duplicates([file.path for file in files], "file")
     # Event files of different ranks may have identical content, but profiles never do.
     refuse_same_content(Fleet(1), [file.path for file in files if not is_event_file(file.path)])

@@ -25,23 +25,25 @@ from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKi
 
 #: Definitions of the terms in the report, printed below the table and written to the JSON.
 DEFINITIONS = (
-    "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
-    "seen plus one",
-    "MB, ms, waiting, moving: sums over the operations, (k) over k of them where the others' are "
-    "unknown",
+    "n: number of ranks in the communicator, from NCCL's ranges or PyTorch's groups, otherwise the "
+    "highest recorded rank plus one",
+    "MB, ms, waiting, moving: sums over the operations. (k) means that the value is known for only "
+    "k operations, which are summed",
     "bytes: number of elements times their size, sent or received by one rank (AllGather: one "
     "rank's part)",
-    "ms: from start to end, over all ranks; operations that share a kernel each have all its time",
-    "busy: ms in which GPUs run any of these operations, each instant of a GPU once; rows that "
-    "share kernels or run at the same time overlap, so they can add up to more than the total",
-    "waiting: from a rank's start to that of the operation's last member; without other members, "
-    "while its proxy thread waits for the peer (SendPeerWait, RecvWait) and moves no data",
-    "moving: the rest of the operation's time, where its end is known",
-    "waited for: a rank that entered an operation last, by the time that all others waited in it; "
-    "of flight recorders lengths alone are exact, and all members are taken to end together",
-    "GB/s: 10^9 bytes per second; alg: bytes over time, all ranks' parts together; bus: times "
+    "ms: time from start to end, summed over all ranks. If operations share a kernel, each counts "
+    "the kernel's full time",
+    "busy: time in ms during which GPUs run any of these operations, without counting overlaps on "
+    "a GPU twice. Rows can overlap, so they can add up to more than the total",
+    "waiting: time from a rank's start to the start of the operation's last member. If no other "
+    "member was recorded: time during which the rank's proxy thread waits for the peer "
+    "(SendPeerWait, RecvWait) and moves no data",
+    "moving: the rest of the operation's time, if its end is known",
+    "waited for: the rank that entered an operation last, and how long all others waited for it. "
+    "Flight recorders give exact durations only, so all members are assumed to end together",
+    "GB/s: 10^9 bytes per second. alg: bytes of all ranks' parts divided by time. bus: alg times "
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
-    "in nccl-tests; moving: bus, over the time in which data moves",
+    "in nccl-tests. moving: the same as bus, but divided by the time during which data moves",
 )
 #: Transfer rate columns, which come after the columns of the operation table.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")

@@ -27,14 +27,14 @@ from bubbleviz.model.profile import Profile, Ranges, Source
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
-_XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
+_XLA_HINT = "XLA does not record more; add NCCL event files, or record a profile with nsys"
 #: Hints on how to record which operations the kernels carry out, keyed by profile format. For
 #: formats not listed, the key is the API of the launching calls.
 _RECORD_RANGES = {
     "xplane": _XLA_HINT,
     "xla-trace": _XLA_HINT,
-    "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node if CUDA graphs are used",
-    "HIP": "record RCCL's calls with rocprofv3 --rccl-trace as well as HIP's",
+    "CUDA": "record NVTX ranges, and use --cuda-graph-trace=node if the program uses CUDA graphs",
+    "HIP": "record RCCL calls as well as HIP calls (rocprofv3 --rccl-trace)",
 }
 #: Remedy if a window of iterations is given, but no ranges in the profile are recognized as steps.
 #: The command has no option for step names.
@@ -192,8 +192,8 @@ def _find_pytorch_operations(
     )
     has_collective = np.isin(rows, collectives.kernel)
     reason = (
-        "PyTorch records collectives that it launches itself, not those in CUDA graphs or in "
-        "batches other than of sends"
+        "PyTorch records only collectives that it launches itself, and none in CUDA graphs or in "
+        "batches, except batches of sends"
     )
     bare = _make_bare_note(
         profile, kernels, ~has_collective, "without a recorded collective", reason
@@ -231,10 +231,12 @@ def _find_range_operations(
         sizes.update(zip(communicators, sized.ranks.tolist(), strict=True))
     source = profile.source
     hint = _RECORD_RANGES.get(source.format) or _RECORD_RANGES[source.api]
-    bare = _make_bare_note(profile, kernels, range_of_kernel == NONE, "outside its ranges", hint)
+    bare = _make_bare_note(
+        profile, kernels, range_of_kernel == NONE, "outside of NCCL ranges", hint
+    )
     without_kernel = Limitation(
-        "calls of NCCL without kernels",
-        f"{source.path}: they are in CUDA graphs, or outside the capture",
+        "NCCL calls without kernels",
+        f"{source.path}: their kernels are in CUDA graphs, or outside the capture",
         n_without,
     )
     return _FoundOperations(operations, sizes, (bare, without_kernel))
@@ -249,12 +251,12 @@ def _make_bare_note(
         profile: The profile.
         kernels: Communication kernels.
         is_bare: Mask of the kernels without an operation.
-        condition: Phrase that follows "kernels of NCCL" and says which kernels are counted.
+        condition: Phrase that follows "NCCL kernels" and says which kernels are counted.
         reason: Text that says why only the names are known, and how to record more.
     """
     is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     return Limitation(
-        f"kernels of NCCL {condition}",
+        f"NCCL kernels {condition}",
         f"{profile.source.path}: only their names are known; {reason}",
         int((is_bare & is_nccl).sum()),
     )

@@ -29,8 +29,8 @@ _ROWS, _NAME = 40, 40
 _ALIGNMENTS = {
     Alignment.REFERENCE: "the report's clock",
     Alignment.KERNELS: "matched with kernels",
-    Alignment.UTC: "UTC of its host",
-    Alignment.OPERATIONS: "ends of common operations",
+    Alignment.UTC: "host's UTC",
+    Alignment.OPERATIONS: "ends of shared operations",
     Alignment.UNALIGNED: "not aligned",
 }
 
@@ -85,7 +85,11 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
             }
             for entry in late_ranks[:max_rows]
         ]
-        yield blocks.Table("Waited for, longest first", rows, n_omitted=len(late_ranks) - max_rows)
+        yield blocks.Table(
+            "Ranks that others waited for, longest first",
+            rows,
+            n_omitted=len(late_ranks) - max_rows,
+        )
 
 
 def _list_hang_lines(
@@ -115,19 +119,27 @@ def _list_hang_lines(
     if missing := hangs.find_culprits(waits):
         yield (
             "Hang: ",
-            f"all wait for {describe_ranks(missing)}; see what ran there then (py-spy dump)",
+            f"all wait for {describe_ranks(missing)}; check what ran there at that time (py-spy dump)",
         )
     elif any(fault.undumped for fault in waits):
-        yield "Hang: ", "missing ranks may be those without a dump; give the dumps of all ranks"
+        yield (
+            "Hang: ",
+            "the ranks that cause it may be the ranks without a dump; pass the dumps of all ranks",
+        )
     elif any(fault.missing for fault in waits):
-        text = "each rank that is missing in an operation waits in another; compare their order"
-        yield "Deadlock: ", text
+        yield (
+            "Deadlock: ",
+            "each rank missing from one operation waits in another; compare the order of the calls",
+        )
     elif waits:
         text = "all ranks have entered the unfinished operations; if the job hangs, check the"
         yield "Unfinished: ", f"{text} network (NCCL_DEBUG=INFO)"
     for fault in faults:
         if calls := [f"{describe_ranks(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
-            yield "Mismatch: ", f"{format_operation(fault)} differs: {'; '.join(calls)}"
+            yield (
+                "Mismatch: ",
+                f"ranks call {format_operation(fault)} differently: {'; '.join(calls)}",
+            )
     for fault in waits:
         lacks = ((fault.missing, "missing"), (fault.undumped, "without a dump"))
         texts = (f"{describe_ranks(ranks)} {how}" for ranks, how in lacks if ranks)
@@ -145,18 +157,18 @@ def summary(communication: Communication) -> str:
     Each line ends in a newline.
     """
     sums = sum_operations(communication.operations)
-    window = "" if communication.window is None else f"{communication.window} alone: "
+    window = "" if communication.window is None else f"{communication.window} only: "
     communicators = communication.communicators
     of_communicators = (
         format_count(len(communicators), "communicator")
         if communicators
-        else "communicators of unknown names"
+        else "unknown communicators"
     )
     cells = _format_sums(sums)
     size = "size unknown" if sums.bytes is None else f"{cells['MB']} MB"
     time = "times unknown"
     if sums.duration_ns is not None:
-        time = f"{cells['ms']} ms in all, GPUs busy with them for {cells['busy']} ms"
+        time = f"{cells['ms']} ms in total, keeping GPUs busy for {cells['busy']} ms"
     of_all = format_count(sums.operations, "operation")
     marks = "".join(f", {restriction.text}" for restriction in communication.restrictions)
     lines = "".join(_list_file_lines(communication))
@@ -252,5 +264,5 @@ def _make_clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table
         }
         for clock in clocks[:_ROWS]
     ]
-    title = "Clocks, with the distances between matched pairs"
+    title = "Clocks, with the time differences of matched pairs after alignment"
     yield blocks.Table(title, rows, ("clock", "aligned by"), n_omitted=len(clocks) - _ROWS)
