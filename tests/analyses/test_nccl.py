@@ -44,7 +44,7 @@ def test_inputs_without_communication_or_with_duplicates_are_refused(tmp_path: P
     with pytest.raises(InputError, match="no files were given"):
         measure_communication([])
     for duplicate in (path, ranks[0]):
-        with pytest.raises(NothingToAnalyzeError, match="no communication operation"):
+        with pytest.raises(NothingToAnalyzeError, match="no NCCL operation"):
             measure_communication(duplicate)
     with pytest.raises(MismatchError, match="are the same profile"):
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
@@ -58,9 +58,9 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
     communication = measure_communication(str(write_planes(tmp_path, gpu_planes())))
 
     (limitation,) = (
-        note for note in communication.limitations if "outside its ranges" in note.what
+        note for note in communication.limitations if "outside of NCCL ranges" in note.what
     )
-    assert limitation.reason.endswith("add NCCL's event files, or record a profile with nsys")
+    assert limitation.reason.endswith("add NCCL event files, or record a profile with nsys")
     assert {"operations whose members are unknown"} < list_limitation_subjects(communication)
     assert "operations whose waiting is unknown" not in list_limitation_subjects(communication)
 
@@ -87,7 +87,7 @@ def test_a_directory_stands_for_its_contents(tmp_path: Path) -> None:
     ]
     logs = tmp_path / "logs"
     (logs / "plugins" / "profile" / "run").mkdir(parents=True)
-    with pytest.raises(InputError, match="neither an event file"):
+    with pytest.raises(InputError, match="neither an NCCL event file"):
         find_inputs([str(logs)])
     planes = write_file(logs / "plugins" / "profile" / "run", "host1.xplane.pb", "planes")
     assert [profile_file.path for profile_file in find_inputs([str(logs)])] == [planes]
@@ -291,7 +291,7 @@ def test_a_window_contains_only_its_own_operations(tmp_path: Path) -> None:
     communication = measure_communication(path, window=parse_window("time:0s-3.5ms"))
 
     check(communication)
-    assert "time:0s-3.5ms alone: 3 operations in 1 communicator" in summary(communication)
+    assert "time:0s-3.5ms only: 3 operations in 1 communicator" in summary(communication)
     assert "3 operations of" in summary(communication).splitlines()[0]
 
 

@@ -122,7 +122,7 @@ def test_evenly_spaced_operations_leave_the_offset_ambiguous(tmp_path: Path) -> 
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
     communication = measure_communication([trace, str(path)])
-    assert "operations that kernels match at several offsets" in list_limitation_subjects(
+    assert "operations that match kernels at several clock offsets" in list_limitation_subjects(
         communication
     )
     assert communication.clocks[-1].aligned_by.value == "unaligned"

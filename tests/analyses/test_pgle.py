@@ -29,8 +29,8 @@ def test_without_instructions_nothing_is_measured(tmp_path: Path) -> None:
     for number, (run, complaint) in enumerate(
         (
             (Run(), "no CUDA kernels were recorded"),
-            (outside_run, "no instruction of XLA has GPU work"),
-            (compiling, "no execution of an instruction is whole"),
+            (outside_run, "no XLA instruction has GPU work"),
+            (compiling, "no instruction was recorded completely"),
         )
     ):
         with pytest.raises(NothingToAnalyzeError, match=complaint):
@@ -38,7 +38,7 @@ def test_without_instructions_nothing_is_measured(tmp_path: Path) -> None:
     path = write_profile(
         tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, "XlaModule:#hlo_module=jit_step#")]
     )
-    with pytest.raises(NothingToAnalyzeError, match="names no XLA instructions"):
+    with pytest.raises(NothingToAnalyzeError, match="contains no names of XLA instructions"):
         measure_costs(path)
 
 
@@ -56,7 +56,7 @@ def test_one_module_is_chosen_if_there_are_several(tmp_path: Path) -> None:
         with run.module("jit_step", 9):
             run.thunk("fusion.1", 40)
     path = run.written(tmp_path)
-    shared = "instructions whose name several modules have"
+    shared = "instructions with the same name in several modules"
 
     together = measure_costs(path, aggregate="max")
     assert list_costs(together) == {"fusion.1": 0.040, "fusion.2": 0.030}
@@ -197,7 +197,7 @@ def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) ->
     code, out, err = cli("pgle", path, "-o", text)
     assert (code, err) == (0, "")
     assert (
-        "2 instructions, of them 1 collective; p90 of executions and devices: 6 executions" in out
+        "2 instructions, including 1 collective; p90 of executions and devices: 6 executions" in out
     )
     assert "--xla_gpu_enable_latency_hiding_scheduler=false" in out
     assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out
@@ -243,7 +243,7 @@ def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> Non
         ["fusion.1", "0.500", "1.001", "2.002", "+0.501", "1"],
     ]
     assert "sum of absolute errors: 2.501 us" in out
-    assert "estimated, not in the profile: 1 instruction, 3.000 us (=gone)" in out
+    assert "estimated, but not in the profile: 1 instruction, 3.000 us (=gone)" in out
     read = list(csv.DictReader(io.StringIO(table.read_text())))
     assert [row["instruction"] for row in read] == ["all-gather-start.2", "fusion.1"]
     assert float(read[1]["ratio"]) == pytest.approx(2.002)
@@ -269,7 +269,7 @@ def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> Non
         file.write_text(content)
         code, out, _ = cli("pgle", path, "--against", file)
         assert code == 0
-        assert "no instruction is both estimated and in the profile" in out
+        assert "no instruction is in both the estimates and the profile" in out
         assert "sum of absolute errors: -\n" in out
         assert "largest error first" not in out
 
@@ -295,8 +295,8 @@ def test_limitations_go_to_standard_error(tmp_path: Path, cli: CommandLine) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--aggregate", "p101"], "not one of"),
-        (["--aggregate-collectives", "most"], "not one of"),
+        (["--aggregate", "p101"], "must be one of"),
+        (["--aggregate-collectives", "most"], "must be one of"),
         (["--csv", "x.csv"], "--against"),
         (["--module", "jit_other"], "jit_step(7)"),
         (["--skip", "-1"], "--skip"),

@@ -508,8 +508,8 @@ def _list_limitations(
         (
             "operations with missing members",
             _count_incomplete(communication, instance),
-            "a member that was not recorded may have started last, so the others waited at least as "
-            "long as reported",
+            "a member that was not recorded may have started last, so the others waited at least "
+            "as long as reported",
         ),
     ):
         if count:

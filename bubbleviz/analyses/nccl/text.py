@@ -119,7 +119,8 @@ def _list_hang_lines(
     if missing := hangs.find_culprits(waits):
         yield (
             "Hang: ",
-            f"all wait for {describe_ranks(missing)}; check what ran there at that time (py-spy dump)",
+            f"all wait for {describe_ranks(missing)}; "
+            "check what ran there at that time (py-spy dump)",
         )
     elif any(fault.undumped for fault in waits):
         yield (

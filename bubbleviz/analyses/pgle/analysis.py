@@ -92,8 +92,8 @@ def measure_costs(
     costs = compute_costs(samples, compute, collective)
     if not costs:
         raise NothingToAnalyzeError(
-            f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
-            f"compilation; record more steps{', or give --skip 0' if skip else ''}"
+            f"{files[0].path}: no instruction was recorded completely after warm-up and "
+            f"compilation; record more steps{', or pass --skip 0' if skip else ''}"
         )
     left_out = sum((counts for _, counts, *_ in profiles), Counter[str]())
     return Costs(
@@ -170,7 +170,8 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
         if not any(name in names for names in has_name.values()):
             known_modules = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
             raise UsageError(
-                f"--module {name[:60]!r}: no such module ran; the profiles contain {known_modules}"
+                f"--module {name[:60]!r}: no module with this name ran; the profiles contain "
+                f"{known_modules}"
             )
     rows = [at for at, label in enumerate(samples.modules) if has_name[label] & set(requested)]
     return np.isin(samples.module, rows)
@@ -187,8 +188,8 @@ def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation
     count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
     if count:
         yield Limitation(
-            "instructions whose name several modules have",
-            "XLA looks costs up by name, and these are of all the modules together; take one "
+            "instructions with the same name in several modules",
+            "XLA looks up costs by name, and these costs combine all modules; select one module "
             "with --module NAME",
             count,
             LimitationKind.COSTS,

@@ -27,7 +27,8 @@ def check_statistic(text: str, option: str) -> str:
     """
     if text not in _WORDS and not _PERCENTILE.fullmatch(text):
         raise UsageError(
-            f"{option} {text[:60]!r}: not one of {', '.join(_WORDS)}, or a percentile such as p90"
+            f"{option} {text[:60]!r}: must be one of {', '.join(_WORDS)}, or a percentile such as "
+            "p90"
         )
     return text
 

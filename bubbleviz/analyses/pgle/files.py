@@ -75,23 +75,23 @@ def read_costs(path: str) -> Mapping[str, float]:
         InputError: The file cannot be read, or is not a cost file.
     """
     content = read_bounded(
-        path, _MOST_BYTES, "instruction costs", "name a file that bubbleviz pgle wrote"
+        path, _MOST_BYTES, "instruction costs", "pass a file written by bubbleviz pgle"
     )
 
     try:
         message = FORMATS.get(Path(path).suffix[1:].lower(), FORMATS["pbtxt"])[1](content)
     except (DecodeError, ParseError, ValueError) as error:
         raise InputError(
-            f"{path}: contains no instruction costs ({str(error)[:200]}); write one with bubbleviz "
-            "pgle, as .pbtxt (text) or .pb (binary)"
+            f"{path}: contains no instruction costs ({str(error)[:200]}); write a cost file with "
+            "bubbleviz pgle, as .pbtxt (text) or .pb (binary)"
         ) from error
     costs = {}
     for cost in message.costs:
         name = cost.name.decode("utf-8", errors="replace")
         if not math.isfinite(cost.cost_us) or cost.cost_us < 0:
             raise InputError(
-                f"{path}: {name[:60]!r} costs {cost.cost_us} us, which is not a time; write the "
-                "file again"
+                f"{path}: {name[:60]!r} has a cost of {cost.cost_us} us, which is not a valid "
+                "time; write the file again"
             )
         costs[name] = cost.cost_us
     return costs

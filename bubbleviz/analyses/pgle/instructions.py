@@ -87,8 +87,8 @@ def measure(
     work = np.flatnonzero(linked_work.range != NONE)
     if len(work) == 0:
         raise NothingToAnalyzeError(
-            f"{path}: no instruction of XLA has GPU work; profile again with: "
-            "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
+            f"{path}: no XLA instruction has GPU work; record at least one complete step with: "
+            "nsys profile -t cuda,nvtx"
         )
     thunk = linked_work.range[work].astype(np.int64)
     groups = group_rows(thunks.execution[thunk], activities.rank[work].astype(np.int64))
@@ -150,8 +150,8 @@ def _describe_overlap(
         yield Limitation(
             OVERLAP,
             f"{path}: they overlap compute kernels for {overlap_percent:.1f} % of their time, "
-            "which slows both; record without the latency-hiding scheduler and asynchronous "
-            "collectives",
+            "which slows down both; record without the latency-hiding scheduler and without "
+            "asynchronous collectives",
             1,
             LimitationKind.WRONG_COSTS,
         )
@@ -168,7 +168,7 @@ def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
         yield Limitation(
             PAIRS,
             f"{path}: the latency-hiding scheduler put other instructions between their start and "
-            "done, so costs would be wrong: record with it off",
+            "done, so costs would be wrong; record with the scheduler turned off",
             n_apart,
             LimitationKind.WRONG_COSTS,
         )
@@ -204,7 +204,7 @@ def _describe_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
         )
         yield Limitation(
             GRAPHS,
-            f"{path}: {launches}, and the costs of the instructions inside a graph cannot be "
+            f"{path}: {launches}, and the costs of instructions inside a graph cannot be "
             "measured; record with --xla_gpu_enable_command_buffer=",
             n_graphs,
             LimitationKind.WRONG_COSTS,
@@ -221,8 +221,16 @@ def _describe_work_without_costs(
     """
     length_ns = activities.end_ns - activities.start_ns
     for subject, rule, clause in (
-        ("work outside every instruction", linking.LinkRule.OUTSIDE, "it is in no cost"),
-        ("kernels without their launching call", linking.LinkRule.UNLINKED, "they are in no cost"),
+        (
+            "work outside of all instructions",
+            linking.LinkRule.OUTSIDE,
+            "no cost includes this work",
+        ),
+        (
+            "kernels without their launching call",
+            linking.LinkRule.UNLINKED,
+            "no cost includes these kernels",
+        ),
     ):
         is_left_out = linked_work.rule == rule
         count = int(is_left_out.sum())
@@ -235,9 +243,9 @@ def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Lim
     """Yield a limitation if any modules ran so rarely that their costs include the warm-up."""
     if n_modules:
         yield Limitation(
-            "modules whose warm-up counts",
-            f"{path}: no device runs them more than {texts.format_count(skip, 'time')}, so their "
-            "warm-up is in their costs",
+            "modules whose costs include the warm-up",
+            f"{path}: no device ran them more than {texts.format_count(skip, 'time')}, so their "
+            "warm-up was not excluded",
             n_modules,
             LimitationKind.COSTS,
         )
@@ -248,8 +256,8 @@ def explain_no_instructions(profile: Profile) -> NothingToAnalyzeError:
     path = profile.source.path
     alternatives = record.suggest_other_commands(profile, path)
     return NothingToAnalyzeError(
-        f"{path}: names no XLA instructions (TSL:Thunk:#...hlo_op=...); give a JAX run on GPUs, "
-        "recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of one on a "
+        f"{path}: contains no names of XLA instructions (TSL:Thunk:#...hlo_op=...); pass a JAX run "
+        "on GPUs recorded with nsys profile -t cuda,nvtx, or the .xplane.pb file of a run on a "
         f"device{f'; {alternatives}' if alternatives else ''}"
     )
 

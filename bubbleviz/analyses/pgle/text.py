@@ -65,8 +65,8 @@ def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
         + "\n  ".join(PROFILE_FLAGS)
-        + "\nXLA_FLAGS of the runs that use the costs (the model, XLA and its other flags as they "
-        "were):\n  " + "\n  ".join(USE_FLAGS) + f"{file}\n"
+        + "\nXLA_FLAGS of the runs that use the costs (leave the model, XLA and all other flags "
+        "unchanged):\n  " + "\n  ".join(USE_FLAGS) + f"{file}\n"
     )
 
 
@@ -78,7 +78,7 @@ def summarize_costs(costs: Costs) -> str:
         rules += f", {costs.aggregate_collectives} for collectives"
     devices = format_count(costs.devices, _describe_device(costs, "device"))
     return (
-        f"{format_count(len(costs.instructions), 'instruction')}, of them "
+        f"{format_count(len(costs.instructions), 'instruction')}, including "
         f"{format_count(collectives, 'collective')}; {rules}: "
         f"{format_count(costs.executions, 'execution')} on {devices}\n"
         f"left out: {format_count(costs.warm_up, 'execution')} in the warm-up of their module, "
@@ -159,13 +159,13 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         off = f"{sum(abs(cost.cost_us - us) for cost, us in compared):,.3f} us"
     else:
         yield Sentence(
-            "\nno instruction is both estimated and in the profile, so no estimate is compared; "
-            "give the costs and the profile of one program"
+            "\nno instruction is in both the estimates and the profile, so there is nothing to "
+            "compare; pass costs and a profile of the same program"
         )
     yield Sentence(
         f"\nsum of absolute errors: {off}\n"
-        f"estimated, not in the profile: {_summarize_unmatched(unmeasured)}\n"
-        f"in the profile, not estimated: {_summarize_unmatched(unestimated)}\n"
+        f"estimated, but not in the profile: {_summarize_unmatched(unmeasured)}\n"
+        f"in the profile, but not estimated: {_summarize_unmatched(unestimated)}\n"
     )
 
 
