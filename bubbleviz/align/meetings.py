@@ -806,14 +806,15 @@ def find_incomplete_collectives(
     if count := _count_exposed(collectives, exposed, is_unmet & ~is_certain):
         yield Limitation(
             "collectives with unknown members",
-            "no communicator or process group is recorded, and no kernels end together, so waiting "
-            "counts as collective",
+            "no communicator or process group was recorded, and no kernels end together, so time "
+            "spent waiting for other ranks counts as part of the collectives",
             count,
         )
     if count := _count_exposed(collectives, exposed, (is_unmet & is_certain) | lacks_members):
         yield Limitation(
             "collectives with members that were not recorded",
-            "some of their ranks have no profile, so waiting for these counts as collective",
+            "some of their ranks have no profile, so time spent waiting for these ranks counts as "
+            "part of the collectives",
             count,
         )
 

@@ -288,7 +288,8 @@ def list_untimed_profiles(
     return tuple(
         Limitation(
             "clock of a profile",
-            f"{source.path} does not record when its session started; its times are used unchanged",
+            f"{source.path} does not record when its session started, so its times are used "
+            "unchanged",
         )
         for source in (untimed_sources if len(set(machines)) > 1 else ())
     )
@@ -360,12 +361,13 @@ def refuse_unrelated(
         in_order = [sources[i] for i in profile]
         raise MismatchError(_describe_gap(in_order, starts_ns, ends_ns, int(gaps[0])))
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
-    reason = "the rank numbers form one run" if is_numbered else "the profiles have equal sizes"
+    reason = "rank numbers" if is_numbered else "the sizes of the profiles"
     return (
         Limitation(
             "clocks that are minutes off",
-            f"{list_first(hosts, _MAX_NAMES)} recorded up to {span_ns / 1e9:,.0f} s away from the "
-            f"others by UTC, although {reason}; set the clock (NTP)",
+            f"according to UTC, {list_first(hosts, _MAX_NAMES)} recorded up to "
+            f"{span_ns / 1e9:,.0f} s before or after the other hosts, but {reason} suggest that "
+            "all profiles are from one run. Synchronize the clocks with NTP",
             len(hosts),
         ),
     )
@@ -426,6 +428,7 @@ def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap
     last = int(np.flatnonzero(ends_ns[: gap + 1] == latest_ns)[-1])
     gap_ns = int(starts_ns[gap + 1] - latest_ns)
     return (
-        f"{sources[last].path} and {sources[gap + 1].path}: captured {gap_ns / 1e9:.0f} s "
-        "apart by their clocks, so they are not one run; give the profiles of one run"
+        f"{sources[last].path} and {sources[gap + 1].path}: according to their clocks, they were "
+        f"captured {gap_ns / 1e9:.0f} s apart, so they are not from one run; pass only profiles of "
+        "one run"
     )

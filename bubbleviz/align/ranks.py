@@ -118,18 +118,18 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
         (
             computing,
             idle,
-            "; they computed as long as others, so name their forwards and backwards in ranges, or "
-            "with --convention",
+            ". They computed about as long as other ranks, so mark their forwards and backwards "
+            "with ranges, or specify how their ranges are named with --convention",
             LimitationKind.RANKS_WITHOUT_OPERATIONS,
         ),
         (
             working & ~measured & measured.any(),
             (
                 "stages without GPU work",
-                "no kernel belongs to any of their forwards and backwards, so they take no part in "
-                "any ratio: ",
+                "no kernel belongs to any of their forwards and backwards, so they are excluded "
+                "from every ratio: ",
             ),
-            "; record the calls that launch kernels, and the kernels, from the first iteration on",
+            ". Record kernels and the calls that launch them, starting before the first iteration",
             LimitationKind.STAGES_WITHOUT_GPU_WORK,
         ),
     ):

@@ -66,7 +66,7 @@ def find_receiving_kernels(
     ready_ns = _find_ready_times(joined_recordings, precedences)
     for name, of_ranks in kernels_of_name.items():
         if _are_receiving(of_ranks, joined_recordings.operations, ready_ns):
-            behavior = "begins before the input of its operation exists, and ends once it does"
+            behavior = "starts before the input of its operation is ready and ends once it is"
             yield describe_waiting(name, of_ranks, behavior, "bubbles are too small")
 
 
@@ -106,7 +106,7 @@ def find_contradicting_kernels(
         ready_ns = _find_ready_times(aligned, find_rank_precedences(aligned))
         on_report = _list_shared_names(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
-            behavior = "would explain why clocks contradict each other if it waits"
+            behavior = "would explain the contradicting clocks if it waits for other ranks"
             yield describe_waiting(name, of_ranks, behavior, "bubbles may be too small")
 
 

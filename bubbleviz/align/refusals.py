@@ -128,8 +128,8 @@ def _refuse_other_numbers(
     if len(first) > 1:
         (count, path), (another, second), *_ = first.items()
         raise MismatchError(
-            f"{path} and {second}: {count} and {another} {noun}, so they are not one run, "
-            "or a range is missing in one; give complete profiles of one run"
+            f"{path} and {second}: they have {count} and {another} {noun}, so they are not from "
+            "one run, or a range is missing from one of them; pass complete profiles of one run"
         )
 
 
@@ -143,9 +143,9 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     for first, second in combinations(differing.values(), 2):
         if first.convention != second.convention and not first.conventions & second.conventions:
             raise MismatchError(
-                f"{first.source.path} and {second.source.path}: {first.convention} and "
-                f"{second.convention} as their naming convention, so they are not one run; give "
-                "the profiles of one run"
+                f"{first.source.path} and {second.source.path}: they use the naming conventions "
+                f"{first.convention} and {second.convention}, so they are not from one run; pass "
+                "only profiles of one run"
             )
 
 
@@ -160,8 +160,8 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
         "process {} of the same host, so they are two captures or two runs; analyze each "
-        "separately, or if two containers have this host name, record again with different names",
-        "rank {}; give all rows of a rank in one table, or each rank a unique number",
+        "separately, or, if two containers share this host name, record again with different names",
+        "rank {}; put all rows of a rank into one table, or give each rank a unique number",
     )
     for recording, machine in zip(recordings, machines, strict=True):
         source = recording.source

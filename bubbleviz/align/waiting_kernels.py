@@ -80,7 +80,7 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
             for of_rank in compared
         )
         if is_waiting:
-            behavior = "ends at the same time on several of them, however early it begins"
+            behavior = "ends at the same time on several of them, no matter how early it starts"
             yield describe_waiting(name, of_ranks, behavior, consequence)
 
 
@@ -111,7 +111,7 @@ def describe_waiting(
     return Limitation(
         "kernels that look like waiting count as compute",
         f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
-        f"{format_count(len(of_ranks), 'rank')} and {behavior}, so {consequence}; if it "
+        f"{format_count(len(of_ranks), 'rank')} and {behavior}, so {consequence}. If it "
         f"communicates, list it in a TOML file for --convention: {format_addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,

@@ -232,7 +232,7 @@ def test_utc_is_trusted_if_the_user_asks_for_it(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.reason for n in report.limitations)
     # Dependencies contradict UTC: operations overlap by UTC although one depends on the other.
-    assert "by UTC it ran" in list_reasons(report, "contradict each other")[0]
+    assert "according to UTC it ran" in list_reasons(report, "contradict each other")[0]
     assert report.headline == "schedule"
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
@@ -240,7 +240,7 @@ def test_utc_is_trusted_if_the_user_asks_for_it(tmp_path: Path) -> None:
     edit_database(paths[2], NO_UTC)
     assert list_reasons(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert list_reasons(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
-        f"{paths[2]} does not record when its session started; its times are used unchanged"
+        f"{paths[2]} does not record when its session started, so its times are used unchanged"
     ]
 
 
@@ -270,7 +270,10 @@ def test_contradicting_clocks_are_named(tmp_path: Path) -> None:
     report = bubbleviz.analyze(paths)
 
     (reason,) = list_reasons(report, "contradict each other")
-    assert all(words in reason for words in ("node0", "node1", "needs 'B", "needs 'F"))
+    assert all(
+        words in reason
+        for words in ("node0", "node1", "needs the result of 'B", "needs the result of 'F")
+    )
     missed = float(reason.split("the error is at least ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
@@ -289,7 +292,7 @@ def test_a_missing_server_in_the_middle_is_reported(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(named_files)
 
-    assert "ranks 2, 3;" in list_reasons(report, "ranks without a profile")[0]
+    assert "ranks 2, 3," in list_reasons(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     # Causality reaches across the missing profile: the bounds are looser but still correct.
     last = report.profiles[1]
@@ -355,7 +358,7 @@ def test_impossible_sizes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
             bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**possible_sizes))
     for sizes in ({"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}):
-        with pytest.raises(UsageError, match="must make 1 to 1,000,000 ranks"):
+        with pytest.raises(UsageError, match="must not exceed 1,000,000 ranks"):
             bubbleviz.Parallel(**sizes)
 
 
@@ -363,7 +366,7 @@ def test_one_microbatch_fewer_may_mean_a_missing_range(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
     edit_database(tmp_path / "rank1.sqlite", "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
 
-    with pytest.raises(MismatchError, match="or a range is missing in one"):
+    with pytest.raises(MismatchError, match="or a range is missing from one"):
         bubbleviz.analyze(tmp_path)
 
 
@@ -409,7 +412,7 @@ def test_captures_far_apart_in_utc_are_one_run_if_the_user_says_so(tmp_path: Pat
     hour = 3600 * SECOND
     paths, truth = plant_run(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
 
-    with pytest.raises(MismatchError, match="not one run"):
+    with pytest.raises(MismatchError, match="not from one run"):
         bubbleviz.analyze(paths)
     check(bubbleviz.analyze(paths, align="causal"), truth)
 
@@ -505,12 +508,12 @@ def test_bounds_follow_from_the_events(
     ("changes", "expected"),
     [
         ({"iterations": 6, "iteration_ranges": True}, ()),
-        ({"iterations": 6}, ("and the times of events in them", "the next best match")),
+        ({"iterations": 6}, ("and by the times of their events", "the next best match")),
         (
             {"iterations": 5, "jitter": 0, "transfer_jitter": 0, "clock_error_ns": ()},
             (
-                "matched by data dependencies, capture times, counts and UTC; least certain",
-                "needs clocks that are wrong by more than half an iteration",
+                "matched by data dependencies, capture times, counts and UTC. The match",
+                "would require clocks that are wrong by more than half an iteration",
             ),
         ),
     ],
@@ -534,7 +537,7 @@ def test_the_report_says_how_unnamed_iterations_were_paired(
     paths, _ = plant_run(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
     report = bubbleviz.analyze(paths)
     (reason,) = list_reasons(report, "iterations across ranks")
-    assert "is off by 1 iteration and moves clocks by" in reason
+    assert "differs by 1 iteration and moves the clocks by" in reason
     assert "name iterations in ranges" in reason
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
 
@@ -578,7 +581,7 @@ def test_an_impossible_order_is_accepted_and_reported(
     report = bubbleviz.analyze(paths, order=order)
 
     assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
-    message = "order of --order or --parallel contradicts"
+    message = "order set by --order or --parallel contradicts"
     assert any(message in n.reason for n in report.limitations)
 
 
@@ -595,7 +598,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
     assert len(reasons) == (by_ns != 0)
     assert not report.contradicted("schedule")
     for reason in reasons:
-        missed_us = float(reason.split("but ran ")[1].split(" us")[0].replace(",", ""))
+        missed_us = float(reason.split("clock it ran ")[1].split(" us")[0].replace(",", ""))
         assert missed_us == pytest.approx(2_000, rel=0.1)
         assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
 

@@ -75,8 +75,7 @@ def test_pipelines_that_lack_a_stage_are_counted(tmp_path: Path, server: int) ->
     assert list_reasons(report, "ranks without a profile") == [
         (
             8,
-            f"8 pipelines of 64 lack ranks of stages that the others have (stage {places}); "
-            "ratios are incomplete",
+            f"ranks are missing from 8 of 64 pipelines (stage {places}), so ratios are incomplete",
         )
     ]
     assert list_restriction_codes(report) == ["ranks-missing"]
@@ -89,7 +88,7 @@ def test_stages_are_found_although_files_are_missing(tmp_path: Path) -> None:
         files[rank].unlink()
     for folder, count, ranks in (
         ("a", 8, "24, 25, 26, 27, 28, 29, 30, 31"),
-        ("b", 10, "3, 9, 15, 21, 27, 33, 39, 45 and 2 more of the 64 of the run"),
+        ("b", 10, "3, 9, 15, 21, 27, 33, 39, 45 and 2 more (the run has 64 ranks)"),
     ):
         report = bubbleviz.analyze(tmp_path / folder)
 
@@ -97,7 +96,7 @@ def test_stages_are_found_although_files_are_missing(tmp_path: Path) -> None:
         assert is_placed(report)
         assert len({rank.pipeline for rank in report.ranks}) == RECIPE.pipelines
         assert report.summary.bubble_ratio["stage"].mean is not None
-        message = f"no profile contains ranks {ranks}; ratios are incomplete"
+        message = f"no profile contains ranks {ranks}, so ratios are incomplete"
         assert list_reasons(report, "ranks without a profile") == [(count, message)]
 
 
@@ -123,7 +122,7 @@ def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) ->
         assert len(report.ranks) == 64
         assert is_placed(report)
         ((count, reason),) = list_reasons(report, "clocks that are minutes off")
-        assert (count, reason.split(" recorded")[0]) == (1, "node00005")
+        assert (count, reason.split(" recorded")[0]) == (1, "according to UTC, node00005")
         expected = plant(RECIPE).ratios()["stage"]
         assert report.summary.bubble_ratio["stage"].mean == pytest.approx(expected, abs=1e-12)
 

@@ -54,7 +54,7 @@ def test_profiles_with_a_common_naming_are_one_run(tmp_path: Path) -> None:
     assert len(report.ranks) == 2
 
     files = [write_rank(tmp_path, 1), write_rank(tmp_path, 2, names=["PP:0F0", "PP:0B0"])]
-    with pytest.raises(MismatchError, match="zero-bubble and torch-pipelining as their naming"):
+    with pytest.raises(MismatchError, match="naming conventions zero-bubble and torch-pip"):
         bubbleviz.analyze(files)
     chosen_report = bubbleviz.analyze(files, convention=["zero-bubble", "torch-pipelining"])
     assert len(chosen_report.ranks) == 2

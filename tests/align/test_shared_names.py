@@ -69,7 +69,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert low <= get_mean(truth) <= high
     assert list_notes(report, CONTRADICTED) == []
     (reason,) = list_notes(report, SHARED)
-    assert "count as 2 machines" in reason
+    assert "are treated as 2 machines" in reason
     assert list_restriction_codes(report) == ["host-name-shared"]
     assert "several machines have one host name" in text_of(report)
     assert make_document(report)["restrictions"][0]["text"] == "several machines have one host name"
@@ -78,7 +78,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
     assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)
     (reason,) = list_notes(report, "iterations across hosts")
-    assert "least certain are worker and worker (machine 2)" in reason
+    assert "worker and worker (machine 2) is the least certain" in reason
 
 
 @pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])

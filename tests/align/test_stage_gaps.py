@@ -157,7 +157,7 @@ def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     assert "incomplete: ranks of the run are missing" in text_of(report)
     reason = find_limitation(report, "stages without a profile").reason
-    assert reason.startswith("between ranks 0 and 7 ")
+    assert reason.startswith("each microbatch spends more time between ranks 0 and 7 ")
 
 
 def test_one_of_several_pipelines_is_complete_by_itself(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_advice_says_where_stages_may_be_missing(tmp_path: Path) -> None:
 
     start = "Check for missing profiles: "
     assert str(without_first).startswith(
-        f"{start}the ranks of the first stage are numbered from 1, so lower ranks run"
+        f"{start}rank numbers on the first stage start at 1, so lower ranks run"
     )
     assert str(without_last).startswith(f"{start}the last stage idles")
 

@@ -62,7 +62,8 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
         assert notes == [
             Limitation(
                 "ranks without a profile",
-                "the profiles contain 1 (rank 0) of the 64 ranks of the run; ratios are incomplete",
+                "the profiles contain 1 of the run's 64 ranks (only rank 0), so ratios are "
+                "incomplete",
                 63,
             )
         ]

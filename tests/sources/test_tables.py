@@ -310,7 +310,7 @@ def test_a_rank_in_two_files_is_refused(tmp_path: Path) -> None:
     first = write_csv(tmp_path / "a.csv", ONE)
     second = write_csv(tmp_path / "b.csv", ONE | {"name": ["x"] * 8})
 
-    with pytest.raises(MismatchError, match="both contain rank 0; give all rows of a rank in one"):
+    with pytest.raises(MismatchError, match="both contain rank 0; put all rows of a rank into one"):
         bubbleviz.analyze([first, second])
 
 

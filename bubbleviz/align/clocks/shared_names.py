@@ -205,9 +205,10 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     return tuple(
         Limitation(
             "several machines with one host name",
-            f"profiles of {name} contradict each other if they share one clock, so they count as "
-            f"{format_count(len(names), 'machine')}, such as containers with a fixed host name; "
-            f"their clocks are aligned by data dependencies; --same-clock {name} keeps one clock",
+            f"the profiles of {name} contradict each other if they share one clock, so they are "
+            f"treated as {format_count(len(names), 'machine')}, such as containers with the same "
+            "host name. Their clocks are aligned by data dependencies. To treat them as one "
+            f"machine, pass --same-clock {name}",
             len(names),
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),
@@ -231,8 +232,8 @@ def list_contradicting_hosts(
         Limitation(
             "ranks of one host contradict each other",
             f"on the shared clock of {name}, operations ran before their input was ready, and "
-            "separate clocks do not explain it: some times are wrong, or the inferred stages are "
-            "(--parallel sets them)",
+            "separate clocks would not explain this. Either some times or the inferred stages are "
+            "wrong. To set the stages, pass --parallel",
             len(names),
             LimitationKind.RANKS_CONTRADICTED,
             hosts=(name,),

@@ -176,8 +176,8 @@ def _list_limitations(
     if solution.is_without_collectives:
         yield Limitation(
             "collectives between replicas",
-            "their kernels do not overlap like those of one collective, so they are not used "
-            "to align clocks",
+            "their kernels do not overlap as the kernels of a single collective would, so they are "
+            "not used to align clocks",
         )
     if solution.contradiction is not None:
         yield _describe_contradiction(recordings, solution.precedences, solution.contradiction)
@@ -211,10 +211,10 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     rows_of_pair = int(pairs.later_row[row]), int(pairs.earlier_row[row])
     stages = " and ".join(str(int(recordings.operations.virtual_stage[at])) for at in rows_of_pair)
     reason = (
-        f"{_describe_need(recordings, pairs, row)} (virtual stages {stages}), but ran "
-        f"{early_ns[row] / 1e3:,.1f} us too early on their shared clock: times of one of them are "
-        "wrong, one of them passes on its result before it ends, or the inferred stages are wrong "
-        "(--parallel sets them)"
+        f"{_describe_need(recordings, pairs, row)} (virtual stages {stages}), but on their shared "
+        f"clock it ran {early_ns[row] / 1e3:,.1f} us before that result was ready. Either a "
+        "recorded time is wrong, an operation passes on its result before it ends, or the inferred "
+        "stages are wrong. To set the stages, pass --parallel"
     )
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
@@ -388,13 +388,13 @@ def _use_session_clocks(
         return aligned
     if method == "none":
         reason = (
-            f"clocks of {count} hosts are not aligned (--align none), so ratios that need a common "
-            "clock are left out"
+            f"the clocks of {count} hosts are not aligned (--align none), so ratios that need a "
+            "common clock are left out"
         )
         return replace(aligned, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
-        f"{count} hosts are aligned by UTC, whose error (NTP) is unknown; the ratios stage and "
-        "period need no common clock"
+        f"the clocks of {count} hosts are aligned by UTC, and the error of UTC is unknown (NTP). "
+        "The ratios stage and period are not affected, because they need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _find_dependencies(recordings, recordings.machine_of_rank)
@@ -402,9 +402,10 @@ def _use_session_clocks(
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_describe_need(recordings, precedences, row)}, but by UTC it ran "
-            f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
-            "(!), and --align causal finds better ones"
+            f"{_describe_need(recordings, precedences, row)}, but according to UTC it ran "
+            f"{early[row] / 1e3:,.1f} us before that result was ready. Every ratio that needs "
+            "these clocks is marked (!). To align the clocks by data dependencies instead, pass "
+            "--align causal"
         )
         title = "clocks of several hosts contradict each other"
         notes.append(Limitation(title, reason, kind=LimitationKind.UTC_CONTRADICTED))
@@ -450,9 +451,9 @@ def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limi
     ]
     return Limitation(
         "clocks of several hosts",
-        f"no data dependency relates the clock of {list_first(unbounded, _MAX_NAMES)} to the clock "
-        f"of {recordings.machines[0]}, so ratios that need a common clock are left out; if the UTC "
-        "clocks are right, use --align utc",
+        f"no data dependency links the clock of {list_first(unbounded, _MAX_NAMES)} to the clock "
+        f"of {recordings.machines[0]}, so ratios that need a common clock are left out. If the UTC "
+        "clocks are right, pass --align utc",
         len(unbounded),
     )
 
@@ -480,10 +481,10 @@ def _describe_contradiction(
     )
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{', and '.join(clauses)}: no offsets between the clocks of {' and '.join(hosts)} satisfy "
-        f"this; the error is at least {contradiction.by_ns / 1e3:,.1f} us; a clock was set during "
-        "the capture, or the profiles are not from one run; the offsets with the smallest error "
-        "are used, and every ratio that needs them is marked (!)",
+        f"{', and '.join(clauses)}. No offsets between the clocks of {' and '.join(hosts)} satisfy "
+        f"this; the error is at least {contradiction.by_ns / 1e3:,.1f} us. Either a clock was set "
+        "during the capture or the profiles are not from one run. The offsets with the smallest "
+        "error are used, and every ratio that needs them is marked (!)",
     )
 
 
@@ -525,20 +526,22 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
     iteration = recordings.iteration_names[step.first_after]
     first, second = (machines[number] for number in (step.first, step.second))
     further = (
-        f", and {format_count(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
+        f" (similar jumps affect {format_count(len(steps) - 1, 'other pair')} of hosts)"
+        if len(steps) > 1
+        else ""
     )
     return Limitation(
         "clocks set during the capture",
-        f"near iteration {iteration} the clock of {second} jumps by "
-        f"{-step.by_ns / 1e3:+,.1f} us relative to the clock of {first}{further}; uncertainties "
-        "cover both sides of the jump, and every ratio is marked (!), because times on that clock "
-        "are wrong",
+        f"near iteration {iteration}, the clock of {second} jumps by "
+        f"{-step.by_ns / 1e3:+,.1f} us relative to the clock of {first}{further}. Times on that "
+        "clock are wrong, so every ratio is marked (!). Clock uncertainties include the size of "
+        "the jump",
         len(steps),
     )
 
 
 def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause of the form "A needs B" for a precedence, where B is the earlier operation.
+    """Return the clause "A needs the result of B" for a precedence. B is the earlier operation.
 
     Each operation is described by its name, iteration and host.
 
@@ -552,5 +555,5 @@ def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedence
         name = operations.names[int(operations.name_id[operation])]
         iteration = recordings.iteration_names[int(recordings.common_iteration[operation])]
         host = recordings.ranks[int(operations.rank[operation])].host
-        names.append(f"{name[:60]!r} of iteration {iteration} on {host}")
-    return " needs ".join(names)
+        names.append(f"{name[:60]!r} (iteration {iteration}, {host})")
+    return " needs the result of ".join(names)

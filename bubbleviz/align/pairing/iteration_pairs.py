@@ -613,16 +613,16 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
     links = sorted(links, key=lambda link: link.margin)
     undecided = [link for link in links if not link.decided]
     if not recordings.paired:
-        reason = f"{describe_undecided(undecided[0], recordings.ranks)}; " if undecided else ""
+        reason = f" {describe_undecided(undecided[0], recordings.ranks)}." if undecided else ""
         has_several_machines = len({rank.machine for rank in recordings.ranks}) > 1
-        clocks = " and clocks of several hosts are unbounded" if has_several_machines else ""
+        clocks = ", and clock offsets between hosts have no bounds" if has_several_machines else ""
         # The parallel sizes would show which ranks wait for each other.
         places = np.minimum(recordings.pipeline, recordings.stage_of_rank)[recordings.working]
-        sizes = "set --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
+        sizes = "pass --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
         yield Limitation(
             "iterations across ranks",
             "they could not be matched, so ratios over ranks are left out"
-            f"{clocks}: {reason}{sizes}{_TO_TELL}",
+            f"{clocks}.{reason} To match them, {sizes}{_TO_TELL}",
             max(len(undecided), 1),
             LimitationKind.ITERATIONS_UNPAIRED,
         )
@@ -630,13 +630,14 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
         weakest = links[0]
         odds = f"10^{weakest.margin / np.log(10):.0f}"
         sure = f"is {odds} times less likely"
-        lengths = ", and the times of events in them"
+        lengths = ", and by the times of their events"
         if weakest.fit < _WORTH:
-            sure, lengths = "needs clocks that are wrong by more than half an iteration", ""
+            sure = "would require clocks that are wrong by more than half an iteration"
+            lengths = ""
         yield Limitation(
             "iterations across hosts",
-            f"unnamed iterations were matched by {_EVIDENCE}{lengths}; least certain are "
-            f"{name_hosts(weakest, recordings.ranks)}, for which the next best match "
-            f"{describe_rival(weakest)} and {sure}; name iterations in ranges to be sure",
+            f"unnamed iterations were matched by {_EVIDENCE}{lengths}. The match between "
+            f"{name_hosts(weakest, recordings.ranks)} is the least certain: the next best match "
+            f"{describe_rival(weakest)} and {sure}. To be sure, name iterations in ranges",
             len(links),
         )

@@ -396,14 +396,14 @@ def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
         ranks: All ranks, with the names of their hosts.
 
     Returns:
-        A clause for the middle of a sentence.
+        A sentence without the final period.
     """
     best, hosts = link.best, name_hosts(link, ranks)
     if best is None:
-        return f"those of {hosts} have no operation in common"
+        return f"The iterations of {hosts} have no operation in common"
     return (
-        f"of {hosts}, {_describe_shift(best)} fits best, but another one, which "
-        f"{describe_rival(link)}, remains possible"
+        f"For {hosts}, the data fits best if {_describe_shift(best)}, but a match that "
+        f"{describe_rival(link)} is also possible"
     )
 
 
@@ -413,12 +413,12 @@ def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
 
 
 def _describe_shift(shift: Shift) -> str:
-    """Return a phrase that says how a shift pairs the first iterations of two hosts."""
+    """Return a clause that says how a shift pairs the first iterations of two hosts."""
     if shift.iterations == 0:
-        return "pairing from the first iterations on"
+        return "both recordings start with the same iteration"
     sides = ("first", "second") if shift.iterations > 0 else ("second", "first")
     count = format_count(abs(shift.iterations), "iteration")
-    return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
+    return f"the recording of the {sides[1]} host starts {count} after that of the {sides[0]}"
 
 
 def describe_rival(link: Link) -> str:
@@ -433,4 +433,4 @@ def describe_rival(link: Link) -> str:
         return "leaves no iteration in common"
     distance = format_count(abs(rival.iterations - best.iterations), "iteration")
     moved_ms = (rival.offset_ns - best.offset_ns) / 1e6
-    return f"is off by {distance} and moves clocks by {moved_ms:+,.1f} ms"
+    return f"differs by {distance} and moves the clocks by {moved_ms:+,.1f} ms"

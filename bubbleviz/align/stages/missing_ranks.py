@@ -8,7 +8,7 @@ from bubbleviz.align.stages import pipelines, stage_order
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import format_count, list_and_count, list_first
+from bubbleviz.model.texts import list_and_count, list_first
 
 #: Maximum number of ranks that a limitation lists.
 _MAX_LISTED = 8
@@ -16,7 +16,7 @@ _MAX_LISTED = 8
 
 def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
     """Return the limitation for missing ranks, given the evidence (``reason``) and their number."""
-    reason = f"{reason}; ratios are incomplete"
+    reason = f"{reason}, so ratios are incomplete"
     return (Limitation("ranks without a profile", reason, count),)
 
 
@@ -48,15 +48,14 @@ def find_missing_ranks(
         is_numbered = numbers.from_names and int(number.max(initial=0)) < world
         if not is_numbered or world - count >= count:
             number_list = list_first(map(str, number.tolist()), _MAX_LISTED)
-            recorded_ranks = f" (rank{'' if count == 1 else 's'} {number_list})"
+            recorded_ranks = f" (only rank{'' if count == 1 else 's'} {number_list})"
             recorded_clause = recorded_ranks if is_numbered else ""
             return _make_limitation(
-                f"the profiles contain {count:,}{recorded_clause} of the {world:,} ranks of the "
-                "run",
+                f"the profiles contain {count:,} of the run's {world:,} ranks{recorded_clause}",
                 world - count,
             )
         absent = grouping.subtract_values(np.arange(world), number)
-        run_clause = f" of the {world:,} of the run"
+        run_clause = f" (the run has {world:,} ranks)"
     elif numbers.from_names and len(grouping.find_distinct(np.diff(number))) > 1:
         absent = grouping.subtract_values(
             np.arange(number[0], number[-1], np.diff(number).min()), number
@@ -90,10 +89,10 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
     phrases = list_and_count(
         [f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _MAX_LISTED
     )
-    incomplete_count = format_count(int((~is_present.all(axis=1)).sum()), "pipeline")
+    incomplete_count = int((~is_present.all(axis=1)).sum())
     return _make_limitation(
-        f"{incomplete_count} of {len(number):,} lack ranks of stages that the others have "
-        f"(stage {phrases})",
+        f"ranks are missing from {incomplete_count:,} of {len(number):,} pipelines (stage "
+        f"{phrases})",
         len(absent),
     )
 
@@ -115,5 +114,5 @@ def _find_small_stages(stage: Ints) -> tuple[Limitation, ...]:
     phrases = list_and_count(
         [f"{sizes[index]} of stage {stages[index]}" for index in small.tolist()], _MAX_LISTED
     )
-    reason = f"profiles contain {largest:,} ranks of most stages, but {phrases}"
+    reason = f"the profiles contain {largest:,} ranks of most stages, but only {phrases}"
     return _make_limitation(reason, int((largest - sizes[small]).sum()))

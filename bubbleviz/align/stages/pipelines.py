@@ -48,8 +48,8 @@ class Parallel:
         refuse_wrong_types(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MAX_RANKS:
             raise UsageError(
-                f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: must make 1 to "
-                f"{_MAX_RANKS:,} ranks"
+                f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: each size must be at least 1, "
+                f"and their product must not exceed {_MAX_RANKS:,} ranks"
             )
 
     @property
@@ -126,9 +126,9 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.from_names):
         ranks = f"rank {largest}" if numbers.from_names else format_count(count, "rank")
         raise MismatchError(
-            f"--parallel makes {format_count(parallel.ranks, 'rank')} (tp={parallel.tp}, "
-            f"pp={parallel.pp}, dp={parallel.dp}), but the profiles contain {ranks}; "
-            "give the sizes of the run"
+            f"--parallel tp={parallel.tp},pp={parallel.pp},dp={parallel.dp}: this makes "
+            f"{format_count(parallel.ranks, 'rank')}, but the profiles contain {ranks}; pass the "
+            "sizes of the run"
         )
 
 

@@ -248,8 +248,8 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
     """Return the limitation for stages that may be missing after the given virtual stages."""
     pairs = ", ".join(f"{stage} and {stage + 1}" for stage in stages)
     reason = (
-        f"between virtual stages {pairs} every microbatch takes longer than the F and B of another "
-        "stage would; if profiles are missing, ratios and stages do not include them"
+        f"each microbatch spends more time between virtual stages {pairs} than F and B of another "
+        "stage would take; if profiles are missing, ratios and stages do not include them"
     )
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     return Limitation("stages that may be missing", reason, len(stages), kind)
@@ -285,9 +285,9 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
     """Return the limitation for stages that are missing between the given pairs of rank numbers."""
     pairs = ", ".join(f"{before} and {after}" for before, after in gaps)
     reason = (
-        f"between ranks {pairs} every microbatch takes longer than the F and B of another stage "
-        "would, and no profile contains the ranks between them; ratios are incomplete, and stages "
-        "are counted among the given ranks"
+        f"each microbatch spends more time between ranks {pairs} than F and B of another stage "
+        "would take, and no profile contains the ranks in between. Ratios are therefore "
+        "incomplete, and stages are counted among the recorded ranks"
     )
     kind = LimitationKind.INNER_STAGES_UNKNOWN
     return Limitation("stages without a profile", reason, len(gaps), kind)
@@ -316,9 +316,9 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
     if steps.min() < 1 or steps.min() != steps.max() or first[0] < steps[0]:
         return None
     reason = (
-        f"the ranks of the first stage are numbered from {int(first[0])}, so lower ranks "
-        "run earlier stages or another pipeline; if they run earlier stages, ratios and stages do "
-        "not include them; set the sizes of the run with --parallel"
+        f"rank numbers on the first stage start at {int(first[0])}, so lower ranks run earlier "
+        "stages or another pipeline; if they run earlier stages, ratios and stages do not include "
+        "them. To set the sizes of the run, pass --parallel tp=,pp=,dp="
     )
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     return Limitation("stages that may be missing", reason, int(first[0] // steps[0]), kind)

@@ -51,46 +51,47 @@ from bubbleviz.model.run_kinds import INFERENCE, run_kind
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
-    "the ranks may be stages or replicas: no range names a stage or a transfer, and all ranks run "
-    "the same order; set the order of stages with --order, or replicas with --parallel",
+    "the ranks may be stages or replicas: no range name contains a stage or a transfer, and all "
+    "ranks run their operations in the same order. Set the order of stages with --order, or "
+    "replicas with --parallel",
 )
 _BY_NUMBER = Limitation(
     "stages of ranks",
-    "waiting times do not distinguish the ranks, so stages were assigned by host, device and "
-    "process, in the only framework order that fits; set --parallel tp=,pp=,dp= to be sure",
+    "waiting times do not show which stage a rank runs, so stages were assigned by host, device "
+    "and process, in the only framework order that fits. To be sure, pass --parallel tp=,pp=,dp=",
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
-    "the order of --order or --parallel contradicts the data; --parallel counts ranks as their "
-    "names do, else by host, device and process",
+    "the order set by --order or --parallel contradicts the data. --parallel uses the rank numbers "
+    "in names, or if there are none, numbers ranks by host, device and process",
     kind=LimitationKind.STAGES_CONTRADICTED,
 )
 _REPLICAS = Limitation(
     "pipelines",
-    "which replicas form one pipeline is unknown, so clock bounds are wider; set --parallel "
-    "tp=,pp=,dp=",
+    "it is unknown which replicas form one pipeline, so clock bounds are wider. To narrow them, "
+    "pass --parallel tp=,pp=,dp=",
 )
 _STAGES_MISSING = Limitation(
     "stages without a profile",
-    "range names mention virtual stages that are in no profile; ratios are incomplete",
+    "range names mention virtual stages that no profile contains, so ratios are incomplete",
 )
 _LATER_STAGES_MAY_BE_MISSING = Limitation(
     "stages that may be missing",
-    "the last stage idles, or runs further forwards, while its first microbatch is away, as if it "
+    "the last stage idles or runs other forwards between F and B of its first microbatch, as if it "
     "waited for later stages; if profiles are missing, ratios and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _STAGES_AFTER_TURN_MAY_BE_MISSING = Limitation(
     "stages that may be missing",
-    "where the pipeline turns, each microbatch is away for longer than one more F and B while its "
-    "rank runs further forwards, as if it waited for later stages; if profiles are missing, ratios "
-    "and stages do not include them",
+    "where the pipeline turns, each microbatch is away for longer than F and B of another stage "
+    "would take, and its rank runs other forwards meanwhile, as if it waited for later stages; if "
+    "profiles are missing, ratios and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _EARLIER_STAGES_UNKNOWN = Limitation(
     "numbers of stages",
     "the first stage with a profile receives activations, so an unknown number of earlier stages "
-    "have no profile; stages are counted from it",
+    "have no profile. Stages are counted from the first stage with a profile",
     kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
 )
 
@@ -676,8 +677,8 @@ def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Lim
     unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",
-        "the times of microbatches do not show the order of stages; set it with --order, or set "
-        "replicas of a stage with --parallel",
+        "the times of microbatches do not show the order of stages. Set the order with --order, or "
+        "if ranks are replicas of one stage, set the replicas with --parallel",
         unknown,
         LimitationKind.STAGES_UNKNOWN,
     )
