@@ -313,9 +313,10 @@ def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase,
 
 
 def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
-    """Describe which layers change stages, such as ``layers.10 to layers.11 from stage 3 to 2``.
+    """Describe which layers change stages.
 
-    Consecutive layers with the same old and new stage share one text.
+    Consecutive layers with the same old and new stage share one text, for example ``layers.10
+    through layers.11 from stage 3 to stage 2``.
 
     Args:
         question: The layers and the layout of a run.
@@ -333,10 +334,10 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
     for (old, new), run in itertools.groupby(range(len(stage_pairs)), stage_pairs.__getitem__):
         if old != new:
             layers = _describe_range([names[index] for index in run])
-            moves.append(f"{layers} from {noun} {old} to {new}")
+            moves.append(f"{layers} from {noun} {old} to {noun} {new}")
     return tuple(moves)
 
 
 def _describe_range(names: Sequence[str]) -> str:
-    """Return ``<first> to <last>`` for the names, or just the name if there is only one."""
-    return f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]
+    """Return ``<first> through <last>`` for the names, or just the name if there is only one."""
+    return f"{names[0]} through {names[-1]}" if len(names) > 1 else names[0]

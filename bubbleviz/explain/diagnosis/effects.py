@@ -392,10 +392,10 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
 
 
 def _mask_slow_replicas(computes: Computes, microbatches: Groups, factor: Floats) -> Bools:
-    """Return a mask of the microbatches that are slow because their replica is.
+    """Mark the microbatches that are slow only because their whole replica is slow.
 
-    If all microbatches of a replica in an iteration are about equally slow, their tokens are not
-    the reason. There must be at least four of them.
+    A replica counts as slow in an iteration if all of its microbatches there are about equally
+    slow, and there are at least four of them.
 
     Args:
         computes: The compute operations of the run.
@@ -485,11 +485,10 @@ def _estimate_replica_lengths(
 ) -> Floats:
     """Estimate how much longer each replica takes because it happened to get longer sequences.
 
-    The microbatches of a replica have random lengths, so replicas get more or fewer tokens by
-    chance. The time of a replica is divided by the median of the other replicas, and by the median
-    of all replicas. Chance explains the time if the logarithms of both ratios are within four
-    standard errors. The standard error follows from the variance of ``effect`` and the number of
-    microbatches of the replica.
+    Microbatches have random lengths, so some replicas get more tokens than others by chance. The
+    time of a replica is divided by two medians: over the other replicas, and over all replicas. If
+    the logarithms of both ratios are at most four standard errors, chance explains the difference.
+    The standard error is computed from the variance of ``effect`` and the number of microbatches.
 
     Args:
         computes: The compute operations of the run.
@@ -555,9 +554,12 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
     """Determine whether each rank became slower during the run, gradually or in a jump.
 
-    A line and a jump are fitted to the paces, in which isolated outliers have been replaced. A rank
-    became slower in a jump if the jump is significant and explains more variance than the line.
-    Otherwise the rank is drifting if the line is rising (:func:`is_rising`).
+    Isolated outliers are replaced first. Then a line and a jump are fitted to the paces of each
+    rank:
+
+    - If the jump is significant and explains more variance than the line, the rank became slower in
+      a jump.
+    - Otherwise, if the line is rising (:func:`is_rising`), the rank became slower gradually.
 
     Args:
         rank_row: Zero-based rank number of each pace.

@@ -321,10 +321,11 @@ def _build_stage_fault(
 
 
 def _explain_slow_stage(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Return what is known about the reason why a single stage is slow, as ``detail`` of its fault.
+    """Explain why a single stage is slow, as the ``detail`` of its fault.
 
-    The stage with the last virtual stage also runs the output layer and the loss. They take time,
-    but add few kernels, so the kernels only decide if there are more of them.
+    The number of kernels shows whether the stage has more layers than other stages
+    (:func:`_compare_kernels`). If it does not have more kernels but runs the last virtual stage,
+    the output layer and the loss are the reason: they take time, but add few kernels.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -340,11 +341,11 @@ def _explain_slow_stage(evidence: Evidence, stages: list[int], is_slow: Bools) -
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Compare a slow stage's kernel count with other stages' counts to find out why it is slow.
+    """Find out from its number of kernels why a stage is slow.
 
-    A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
-    longer but has the same number of kernels. For each slow kind of work, the median number of
-    kernels is divided by the median of the other stages.
+    A stage that has too many layers runs more kernels than other stages. A stage on a slow GPU
+    takes longer, but runs the same number of kernels. Kernels are counted separately for each slow
+    kind of work, and compared with the median of the other stages.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.

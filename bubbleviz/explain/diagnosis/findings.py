@@ -595,10 +595,10 @@ def _choose_length_measure(
 
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
-    If iterations overlap, the next iteration starts one period later: after the longest span of any
-    rank plus a pause that does not change. The span of a rank is the time from its first to its
-    last compute operation or optimizer in the iteration. So removing a fault cannot save more time
-    than the longest span loses, and replayed lengths must not become shorter than this allows.
+    If iterations overlap, what gets shorter without a fault is the period, and it cannot become
+    shorter than the longest span of any rank. The span of a rank is the time from its first to its
+    last compute operation or optimizer in the iteration. So the saving is limited to the time by
+    which the longest span gets shorter, plus the mean pause after it (period minus longest span).
 
     Args:
         work: Work table of all ranks.
@@ -751,9 +751,10 @@ def _measure_idle_between_iterations(run: ReplayedRun) -> _Pauses | None:
 def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterator[Finding]:
     """Yield a finding if all ranks are idle between iterations for a considerable time.
 
-    The usual pause is the lower median. If it is shorter than 5 % of the mean period, it may be the
-    step of the framework itself. If no optimizer was recorded, it may be an optimizer that has no
-    name. In both cases, the usual pause is subtracted from each pause.
+    The usual pause is the lower median. It is subtracted from each pause in two cases:
+
+    - It is shorter than 5 % of the mean period, so the framework itself may need this time.
+    - No optimizer was recorded, so an optimizer without a name may run in this time.
 
     The remaining pauses are reported under two conditions:
 
@@ -921,13 +922,12 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return the fraction of time without compute kernels that also had no communication kernel.
+    """Return the fraction of each row's gaps during which no kernel of any kind ran.
 
-    A gap is time inside an operation during which no compute kernel ran. The fraction is the time
-    without any kernel divided by the sum of the gaps, but at most 1. The time without any kernel is
-    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
-    Optimizers are not part of either time. The result is None if the time without any kernel is
-    unknown.
+    A gap is time inside an operation during which no compute kernel ran, although a communication
+    kernel may have run. The time without any kernel is known only per rank and iteration. So it is
+    divided by all gaps of the rank in the iteration, and all rows there get the same fraction, at
+    most 1. Optimizers are left out. The result is None if the time without any kernel is unknown.
 
     Args:
         run: The replayed run.
@@ -1041,12 +1041,12 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
     """Return when each bubble starts to delay the operation after it.
 
-    - Profiler overhead delays the operation once its input is ready.
-    - For other causes, a bubble in training delays the operation from the start of the bubble.
-    - In inference, the same holds if the bubble starts after the input is ready. Otherwise it does
-      not delay the operation, because its cause can be a delay on an earlier rank.
+    - Profiler overhead delays the operation from the time at which its input is ready.
+    - In training, a bubble with any other cause delays the operation from its own start.
+    - In inference, so does a bubble that starts after the input is ready. A bubble that starts
+      earlier does not delay the operation, because a delay on an earlier rank may have caused it.
 
-    The result is the end of the bubble if it does not delay the operation.
+    If a bubble does not delay the operation, the end of the bubble is returned.
 
     Args:
         run: The replayed run.
