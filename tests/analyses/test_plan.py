@@ -73,10 +73,10 @@ def test_measured_memory_is_not_mixed_with_given_memory() -> None:
     given, *_ = resolve_memory(run, "8GB", "3GB", "1GB")
     assert given.limit == (8e9,) * 4
     assert given.activation == (3e9,) * 4
-    mixed = r"--memory-w 0\.5: .* measured.* --memory-b, or remove"
+    mixed = r"--memory-w 0\.5: .* measured.* --memory-b as well, or remove"
     for limit, backward, weight, complaint in (
         *((limit, None, "0.5", mixed) for limit in ("80GB", "none", None)),
-        ("8", None, None, "--memory-limit 8: activations are in bytes; give a size"),
+        ("8", None, None, "--memory-limit 8: activations are in bytes; pass a size"),
         ("80GB", "2", None, "--memory-limit 80GB: activations are in the unit of --mem"),
     ):
         with pytest.raises(UsageError, match=complaint):
@@ -148,8 +148,8 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     assert not queued.best.is_proven
     printed = render_plain_text(sections(queued))
     assert "proven" not in printed
-    assert "ranked including transfers; without them, searched-split would be shorter (" in printed
-    assert "ranked including transfers" not in render_plain_text(sections(plain_plan))
+    assert "ranking includes transfers; without them, searched-split would be shorter (" in printed
+    assert "ranking includes transfers" not in render_plain_text(sections(plain_plan))
 
 
 def _saved(name: str, folder: Path, *, with_operations: bool = True) -> MeasuredRun:

@@ -143,7 +143,7 @@ def test_a_slow_rank_is_named_once_it_is_slow(job: Job) -> None:
     assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
     # The slow rank is visible in two of the three newest iterations.
     assert "stage 2" in sight.advice
-    assert "rank 2 (stage 2, node2) computes" in format_line(newest)
+    assert "rank 2 (stage 2, node2) has computed" in format_line(newest)
     assert "Slow: rank 2" in page(sight)
 
 
@@ -177,10 +177,10 @@ def test_a_long_pause_before_an_iteration_is_reported(job: Job) -> None:
     assert [own.number for own in iterations if own.usual_pause_ns >= 0] == [3, 5]
     assert iterations[0].pause_ns == -1
     assert iterations[3].pause_ns == pytest.approx(iterations[2].pause_ns + 30 * MS, abs=MS)
-    assert "paused 3" in format_line(iterations[3])
+    assert "after a pause of 3" in format_line(iterations[3])
     assert "data loading" in format_line(iterations[5])
-    assert "paused" not in format_line(iterations[4])
-    assert "Iteration 5 paused" in page(watcher.look(1.0))
+    assert "a pause of" not in format_line(iterations[4])
+    assert "Iteration 5 started after a pause" in page(watcher.look(1.0))
 
 
 def test_a_rank_that_stops_writing_is_silent_and_the_others_continue(job: Job) -> None:
@@ -213,7 +213,7 @@ def test_a_rank_that_appears_late_is_measured_from_then_on(job: Job) -> None:
     run(live, 3, 4)
     sight = watcher.look(SILENT_S + 2.0)
 
-    assert sight.events == ("rank 3 writes from now on",)
+    assert sight.events == ("rank 3 has started writing",)
     assert measured(sight.iterations) == [(2, 3), (3, 4)]
     assert sight.silent == ()
 
@@ -230,7 +230,7 @@ def test_a_run_that_begins_again_is_followed(
     run(LiveRun(second_truth, folder, monkeypatch, first=1, later_ns=600_000_000_000), 0, 1, 2)
     sight = watcher.look(1.0)
 
-    assert sight.events == (f"the run began again, with {stages} ranks",)
+    assert sight.events == (f"the run restarted with {stages} ranks",)
     # A watcher that starts later sees only the new run.
     for rows in (sight.iterations, sight.trend, Watcher(str(folder)).look(0.0).trend):
         assert measured(rows) == [(1, stages), (2, stages)]
@@ -245,7 +245,7 @@ def test_a_clock_step_is_reported(job: Job) -> None:
     sight = watcher.look(1.0)
 
     (event,) = sight.events
-    assert event.startswith("the UTC clock of node1 was set by -7.000 s")
+    assert event.startswith("the UTC clock of node1 jumped by -7.000 s")
     for iteration in sight.iterations:
         true = planted().iterations[iteration.number].bubble_ratio["stage"]
         assert iteration.ratios["stage"] == pytest.approx(true, abs=1e-12)
@@ -283,7 +283,9 @@ def test_limits_are_exceeded_by_one_iteration_or_by_several_in_a_row() -> None:
     sentences = [exceeded(ratio(n, value)) for n, value in enumerate(values)]
 
     assert [n for n, text in enumerate(sentences) if text] == [6, 11]
-    assert sentences[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
+    assert sentences[6] == (
+        "schedule is 30.00 % in iteration 6, and has been above 20.00 % for 3 iterations"
+    )
 
 
 @pytest.fixture
@@ -380,7 +382,7 @@ def test_the_command_prints_iterations_and_checks_limits(
     options = ("--interval", "0.01", "--stop-after", "2", "--max-bubble", "schedule=1%")
     assert watch(folder, *options, "--for", "2", *command) == (0 if runs else 3)
     error = capsys.readouterr().err
-    assert "in iteration 1, and above 1.00 % for 2 iterations" in error
+    assert "in iteration 1, and has been above 1.00 % for 2 iterations" in error
     # If one file disappears, the data from the other files is kept.
     next(folder.glob("*.bvrec")).unlink()
     assert watch(folder, "--stop-after", "0.01", "--max-bubble", "schedule=1%") == 3
@@ -411,7 +413,7 @@ def test_only_what_was_written_since_the_last_look_is_new(
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
         (["--for", "3"], "--for only applies to a limit", 2),
         (["--max-bubble", "schedule"], "schedule", 2),
-        (["--max-bubble", "shedule=20%"], "no such ratio; the ratios are schedule", 2),
+        (["--max-bubble", "shedule=20%"], "no ratio has this name; the ratios are schedule", 2),
         (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
         (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
         *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),
@@ -441,13 +443,14 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
         assert watch(tmp_path / file) == 1
         line = capsys.readouterr().err
         assert (
-            "is not a directory, and watch reads what ranks record with bubbleviz.annotate" in line
+            "is not a directory, and watch reads recordings that ranks write with "
+            "bubbleviz.annotate" in line
         )
         assert ("bubbleviz analyze" in line) == is_profile
     assert watch(FIXTURES / "1f1b", "--interval", "0.01", "--stop-after", "0.05") == 1
     line = capsys.readouterr().err
     assert "contains no recording yet; watch reads" in line
-    assert f"give profiles to bubbleviz analyze {FIXTURES / '1f1b'}" in line
+    assert f"For profiles, run: bubbleviz analyze {FIXTURES / '1f1b'}" in line
 
 
 def start_watching(folder: Path) -> subprocess.Popen[str]:
@@ -579,4 +582,4 @@ def test_damaged_lines_are_reported_once(
     assert code == 0
     assert "iteration 2; schedule unknown" in out
     (line,) = (line for line in err.splitlines() if "damaged" in line)
-    assert "rank-00001.bvrec: damaged lines (line 4: the checksum does not match)" in line
+    assert "rank-00001.bvrec: contains damaged lines (line 4: the checksum does not match)" in line

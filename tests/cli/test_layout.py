@@ -64,7 +64,7 @@ def test_a_picture_says_if_no_layer_moves(tmp_path: Path) -> None:
     )
 
     content = svg.read_text()
-    assert "ms; nothing moves" in content
+    assert "ms; no layer moves" in content
     assert ">after<" not in content
 
 
@@ -89,13 +89,15 @@ def test_a_memory_limit_has_the_unit_of_the_table(
     assert max(document["schedules"][0]["peak_memory"]) <= 20
     assert cli.json(*words, "--memory-limit", "2")["schedules"][0]["layout"] is None
     printed = cli.printed(*words[:-2], "--memory-limit", "2")
-    assert "No layout found fits the memory; nearest before: 1f1b, by " in printed
+    assert "No layout found fits in memory; the closest is the old layout with 1f1b, " in printed
     assert "best of all" not in printed
     in_bytes = tmp_path / "bytes.csv"
     in_bytes.write_text(TABLE.replace(",2,1\n", ",2GB,1GB\n").replace(",1,1\n", ",1GB,1GB\n"))
     words[2] = str(in_bytes)
     assert cli.json(*words, "--memory-limit", "80GB")["memory"]["in_bytes"]
-    assert "memory is measured in bytes" in cli.refused("layout", *words[1:], "--memory-limit", "8")
+    assert "the memory of the layers is in bytes" in cli.refused(
+        "layout", *words[1:], "--memory-limit", "8"
+    )
 
 
 def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine) -> None:
@@ -105,7 +107,7 @@ def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine)
 
     assert "1f1b (ran)" in out
     assert "before: the run's own layout" in out
-    assert "assumed half of the backward" in out
+    assert "assumed to take half of the backward" in out
 
 
 def test_missing_arguments_are_named(layers: str, tmp_path: Path, cli: CommandLine) -> None:
@@ -114,15 +116,15 @@ def test_missing_arguments_are_named(layers: str, tmp_path: Path, cli: CommandLi
     table = ("--layers", layers)
 
     assert "give the profiles of a run, or a table" in cli.refused("layout")
-    assert "give -p P and -m M" in cli.refused("layout", *table)
+    assert "pass -p P and -m M" in cli.refused("layout", *table)
     assert "leave out the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
     assert "no schedule is called 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
     assert "not an amount" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
     assert "the forwards contain no layer ranges" in cli.refused("layout", str(FIXTURES / "1f1b"))
-    assert "each needs at least one" in cli.refused(
+    assert "each device needs at least one" in cli.refused(
         "layout", "--layers", str(short_table), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
-    assert "1 layer for 2 devices: each needs at least one" in cli.refused(
+    assert "1 layer for 2 devices: each device needs at least one" in cli.refused(
         "layout", "--layers", str(short_table), *SIZES
     )
     assert "not a number" in cli.refused(

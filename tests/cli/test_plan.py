@@ -90,10 +90,10 @@ def test_uneven_stages_have_a_better_order(tmp_path: Path) -> None:
 def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     report = str(reports / "1f1b.json")
 
-    assert "give --memory-b in bytes as well" in cli.refused(
+    assert "pass --memory-b in bytes as well" in cli.refused(
         "plan", report, "--memory-limit", "8GB"
     )
-    assert "give a size such as 80GB" in cli.refused(
+    assert "pass a size such as 80GB" in cli.refused(
         "plan", report, "--memory-b", "2GB", "--memory-limit", "8"
     )
     assert "different units" in cli.refused("plan", report, "--memory-b", "2GB", "--memory-w", "1")

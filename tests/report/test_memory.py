@@ -229,7 +229,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
         limit = plan["workload"]["memory_limit"]
         assert limit[1] == pytest.approx(98e6, abs=1e6)
     message = cli.refused("plan", file, "--memory-limit", "4", code=2)
-    assert "activations are in bytes; give a size such as 80GB" in message
+    assert "activations are in bytes; pass a size such as 80GB" in message
 
 
 def write_memory_table(export: Path, traces: list[str]) -> None:

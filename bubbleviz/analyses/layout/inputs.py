@@ -30,7 +30,7 @@ from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.plan import MeasuredMemory
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
-_EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
+_EVEN = "layer times: each stage is assumed to consist of equal layers (--layers-per-stage)"
 
 
 def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
@@ -175,8 +175,8 @@ def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[
     counts = list(layers_per_stage) * (stages if len(layers_per_stage) == 1 else 1)
     if len(counts) != stages or min(counts) < 1:
         raise UsageError(
-            f"--layers-per-stage: {len(counts)} numbers for {stages} virtual stages; give one "
-            "number for all, or one per stage, at least 1"
+            f"--layers-per-stage: {len(counts)} numbers were given for {stages} virtual stages; "
+            "pass one number for all stages, or one per stage, each at least 1"
         )
     check_enough(sum(counts), stages)
     bounds = np.concatenate(([0], np.cumsum(counts)))

@@ -16,8 +16,8 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.schedules.layout.layers import Layers, Layout
 from bubbleviz.schedules.plan import MeasuredMemory
 
-_RESIDENT = "constant memory of each layer: an equal share of its device's"
-_HELD = "the activations of each layer: those of its stage, divided as its forward"
+_RESIDENT = "resident memory: divided equally among the layers of each device"
+_HELD = "activations: divided among the layers of each stage in proportion to their forward times"
 
 
 def add_layer_memory(

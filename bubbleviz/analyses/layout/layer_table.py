@@ -87,7 +87,7 @@ class MeasuredModel:
         p, m = stages or self.stages, microbatches or self.microbatches
         missing_options = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
         if p is None or m is None:
-            raise UsageError(f"give {' and '.join(missing_options)}, or the profiles of a run")
+            raise UsageError(f"pass {' and '.join(missing_options)}, or the profiles of a run")
         run_layout = self.run_layout if p == self.stages else None
         links = self.links
         if links is not None and p != self.stages:
@@ -109,8 +109,8 @@ _MOST_BYTES = 1 << 22
 #: Maximum time of a layer in ms, which equals 115 days.
 _LONGEST_MS = 1e10
 #: Assumption if B and W were not measured separately.
-HALVES = "B and W: assumed half of the backward each (schedules with W apart)"
-_HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
+HALVES = "B and W: each is assumed to take half of the backward, in schedules that separate them"
+_HINT = "pass a CSV file with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
 
 
 def read_layers(path: str) -> MeasuredModel:
@@ -178,10 +178,12 @@ def _read_rows(path: str) -> list[dict[str, str | None]]:
     missing_columns = [column for column in _NEEDED if column not in header]
     if missing_columns:
         raise InputError(
-            f"{path}: contains no layers, or lacks the column {missing_columns[0]!r}; {_HINT}"
+            f"{path}: contains no layers, or has no column {missing_columns[0]!r}; {_HINT}"
         )
     if len(rows) > MAX_LAYERS:
-        raise InputError(f"{path}: more than {MAX_LAYERS:,} layers; combine several in one row")
+        raise InputError(
+            f"{path}: contains more than {MAX_LAYERS:,} layers; combine several layers in one row"
+        )
     return rows
 
 
@@ -226,7 +228,7 @@ def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool
         size = memory_sizes.parse_memory(cell or "0", f"{path}: row {row + 1}, {column}")
         if size.amount:
             if units and size.in_bytes not in units:
-                kinds = "in bytes", "a plain number"
+                kinds = "in bytes", "without a unit"
                 this_kind, other_kind = kinds if size.in_bytes else kinds[::-1]
                 text = texts.to_one_line(cell, 40)
                 problem = f"{text!r} is {this_kind}, but earlier amounts are {other_kind}"
@@ -259,7 +261,7 @@ def _parse_weight_memory(
     weight_activation = _parse_amounts(path, column, cells, units)
     if (weight_activation > activation).any():
         bad_row = int(np.flatnonzero(weight_activation > activation)[0])
-        raise _make_cell_error(path, bad_row, column, "more than memory, which includes it")
+        raise _make_cell_error(path, bad_row, column, "exceeds memory, which must include it")
     return weight_activation
 
 

@@ -138,7 +138,7 @@ def _draw_memory_plot(report: LayoutReport) -> str:
         UsageError: The memory needed by the layers is unknown.
     """
     if not report.measured.memory:
-        raise UsageError(f"a plot of memory: {UNKNOWN_MEMORY}")
+        raise UsageError(f"cannot plot memory: {UNKNOWN_MEMORY}")
     points = tuple(
         MemoryPoint(row.schedule, max(row.peak_memory), row.bubble_ratio)
         for row in report.rows
@@ -146,7 +146,7 @@ def _draw_memory_plot(report: LayoutReport) -> str:
     )
     limit = report.question.limit
     plot = MemoryPlot(
-        "Bubble ratio of schedules against memory, each with its best layout",
+        "Bubble ratio against memory, for each schedule with its best layout",
         points,
         report.measured.in_bytes,
         limit=None if limit is None else max(limit),

@@ -45,10 +45,10 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
     """Draw the layouts in ``rows`` as an SVG document, or ``reasons`` as text if there are none."""
     page = Page("bvl-")
     page.title = "Layers by device, before and after" if rows else "No layout fits"
-    page.description = "Two bars per device: time of its layers for one microbatch."
+    page.description = "Two bars per device show the time of its layers for one microbatch."
     page.heading(page.title)
     page.y += 4
-    about = "Bars: F, B and W of one microbatch, layer by layer; the line is an equal share."
+    about = "Bars: F, B and W of one microbatch, layer by layer. Dashed line: mean of all devices."
     page.paragraph(about if rows else reasons, 10.5)
     for row in rows:
         _draw_schedule(page, question, row)
@@ -109,7 +109,7 @@ def _draw_caption(
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
     text = f"{row.schedule}: {duration(before_ns)} before, {duration(after_ns)} after{saving}"
     if is_unchanged:
-        text = f"{row.schedule}: {duration(before_ns)}; nothing moves"
+        text = f"{row.schedule}: {duration(before_ns)}; no layer moves"
     page.y += 20
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
@@ -216,6 +216,6 @@ def _draw_legend(page: Page, layers: Layers) -> None:
             page.path(box(x, page.y, x + 12, page.y + 12), fill=color)
             page.text(_WORDS[kind], x + 17, page.y + 10, 10.5)
             x += text_width(_WORDS[kind], 10.5) + 36
-    text = "numbers: layers per stage"
+    text = "numbers: layers per virtual stage"
     page.text(text, x, page.y + 10, 10.5, ink="quiet")
     page.y += 18

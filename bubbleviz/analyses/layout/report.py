@@ -50,8 +50,8 @@ class LayoutReport:
 
 
 UNKNOWN_MEMORY = (
-    "the memory of layers is unknown; give it in the column memory of --layers, or profiles with "
-    "memory events (bubbleviz guide layout)"
+    "the memory of the layers is unknown; add the column memory to the --layers file, or pass "
+    "profiles with memory events (bubbleviz guide layout)"
 )
 
 
@@ -82,16 +82,16 @@ def find_layouts(
     if len(question.layers) < question.stages:
         n_layers, devices = len(question.layers), format_count(question.stages, "device")
         raise UsageError(
-            f"{format_count(n_layers, 'layer')} for {devices}: each needs at least one; use fewer "
-            "devices with -p"
+            f"{format_count(n_layers, 'layer')} for {devices}: each device needs at least one "
+            "layer; use fewer devices with -p"
         )
     if limit is not None:
         if not measured.memory:
             raise UsageError(f"--memory-limit: {UNKNOWN_MEMORY}")
         if measured.in_bytes and not limit.in_bytes:
             raise UsageError(
-                f"--memory-limit {limit.amount:g}: memory is measured in bytes; give a limit such "
-                "as 80GB"
+                f"--memory-limit {limit.amount:g}: the memory of the layers is in bytes; pass a "
+                "limit such as 80GB"
             )
         if measured.plain_memory:
             measured = replace(measured, in_bytes=limit.in_bytes)

@@ -83,7 +83,10 @@ def _explain_no_layout(report: LayoutReport) -> str:
         return "No schedule has a layout"
     excess, schedule = min(excesses)
     size = format_memory(excess, in_bytes=report.measured.in_bytes)
-    return f"No layout found fits the memory; nearest before: {schedule}, by {size} too large"
+    return (
+        f"No layout found fits in memory; the closest is the old layout with {schedule}, which "
+        f"exceeds the limit by {size}"
+    )
 
 
 def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
@@ -121,14 +124,14 @@ def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout.
 
     If there is no proof, the text gives the most that another layout could save. For a searched
-    schedule, the text says instead that order and layout were improved in turn.
+    schedule, the text says instead that nothing was proved.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)
     if row.proven:
         return "yes"
     if not row.exact:
-        return "no: order and layout in turn"
+        return "not proved"
     gap = 1 - row.best.least_ns / row.best.makespan_ns
     return f"within {format_percent(gap)}"
 
@@ -148,7 +151,10 @@ def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
         parts.append("! exceeds the memory")
     yield "; ".join(parts)
     if report.best:
-        yield "best of all: no layout of contiguous layers is faster under that schedule"
+        yield (
+            "best of all: whether this is proved to be the fastest layout of contiguous layers "
+            "for the schedule"
+        )
 
 
 def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:

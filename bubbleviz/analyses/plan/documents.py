@@ -153,7 +153,7 @@ def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
     )
     quantity = "memory" if resident else "activations"
     return MemoryPlot(
-        f"Bubble ratio of orders against the {quantity} of their fullest device",
+        f"Bubble ratio of each order against the {quantity} of its fullest device",
         points,
         planned.in_bytes,
         limit=None if limit is None else max(map(sum, zip(limit, always, strict=True))),

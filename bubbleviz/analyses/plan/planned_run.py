@@ -275,7 +275,8 @@ def resolve_memory(
         workload, in_bytes = _set_activation_memory(run.workload, backward, weight)
     elif weight is not None:
         raise UsageError(
-            f"--memory-w {weight}: activations were measured; add --memory-b, or remove --memory-w"
+            f"--memory-w {weight}: the report contains measured activations; pass --memory-b as "
+            "well, or remove --memory-w"
         )
     else:
         workload, in_bytes = set_memory(run.workload, measured, None), True
@@ -304,11 +305,14 @@ def _explain_unit(in_bytes: bool, backward: str | None) -> str:
         backward: Value of ``--memory-b``, or None if it was not given.
     """
     if in_bytes:
-        return "activations are in bytes; give a size such as 80GB"
+        return "activations are in bytes; pass a size such as 80GB"
     if backward is not None:
-        return f"activations are in the unit of --memory-b {backward}; give that in bytes as well"
+        return (
+            f"activations are in the unit of --memory-b {backward}; pass --memory-b in bytes as "
+            "well"
+        )
     return (
-        "activations are in units of M_B, since the report contains no memory in bytes; give "
+        "activations are in units of M_B, because the report contains no memory in bytes; pass "
         "--memory-b in bytes as well"
     )
 
@@ -335,9 +339,9 @@ def _set_activation_memory(
     if weight is not None:
         kept_until_w = memory_sizes.parse_memory(weight, "--memory-w")
     if kept_until_w.in_bytes != activation.in_bytes:
-        raise UsageError("--memory-b and --memory-w have different units; give both in bytes")
+        raise UsageError("--memory-b and --memory-w have different units; pass both in bytes")
     if not activation.amount:
-        raise UsageError("--memory-b: 0 is not an amount of memory; give more")
+        raise UsageError("--memory-b: must be more than 0")
     if not 0 <= kept_until_w.amount <= activation.amount:
         raise UsageError(
             f"--memory-w: M_W ({kept_until_w.amount:g}) cannot exceed M_B ({activation.amount:g})"

@@ -33,14 +33,14 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
     chunks = f", {work.chunks} model chunks per stage" if work.chunks > 1 else ""
     yield Sentence(
         f"  {format_count(work.devices, 'stage')}, "
-        f"{format_count(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
+        f"{format_count(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times from "
         f"{to_one_line(planned.run.source, 100)}"
     )
     if planned.run.restrictions:
         reasons = "; ".join(to_one_line(each.text, 200) for each in planned.run.restrictions)
         yield Sentence(f"! measured times: {reasons}", style="bold")
     yield Table(
-        "Orders, simulated at the measured times",
+        "Orders, simulated with the measured times",
         list(_list_order_rows(planned)),
         left=("order", ""),
     )
@@ -97,35 +97,35 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
     """Yield the notes below the table: optimality, memory, communication and accuracy."""
     best = planned.best
     if best.is_proven:
-        yield "proven optimal: no order within the memory is shorter"
+        yield "proven optimal: no order that fits in memory is shorter"
     else:
         yield (
-            f"lower bound at this memory: {format_ms(best.lower_bound_ns)} ms (at most "
-            f"{format_percent(best.max_improvement)} to gain)"
+            f"no order that fits in memory can be shorter than {format_ms(best.lower_bound_ns)} ms "
+            f"(a possible gain of up to {format_percent(best.max_improvement)})"
         )
     yield _describe_memory(planned)
     yield from _describe_communication(planned)
     if planned.run.overlaps:
         yield (
-            "iterations of the run overlap, so orders are compared by the longest window of a "
-            "device, which is a lower bound of the period"
+            "iterations of the run overlap, so orders are compared by the longest window of any "
+            "device, which is a lower bound on the period"
         )
     makespan_ns, error = planned.run.makespan_ns, planned.simulation_error
     if planned.executed is not None and makespan_ns is not None and error is not None:
         simulated = format_ms(planned.executed.makespan_ns)
         subject = "the plan" if best.by_makespan else "the longest window of the plan"
         yield (
-            f"the run took {format_ms(makespan_ns)} ms, the simulation of its order {simulated} "
-            f"ms ({error:+.1%}); with the same error, {subject} would take "
+            f"the run took {format_ms(makespan_ns)} ms, and simulating its order gives {simulated} "
+            f"ms ({error:+.1%}). With the same error, {subject} would take "
             f"{format_ms(planned.expected_ns)} ms"
         )
     if best.best_split is not None:
         split_ns = best.length_ns(best.best_split)
         change = split_ns / best.length_ns(best.best) - 1
         yield (
-            "the run's backward is a single operation; split into two halves of equal length, "
-            f"{best.best_split.plan.name} would take {format_ms(split_ns)} ms ({change:+.1%}): "
-            "plan that with --backward split"
+            "the run's backward is a single operation. If it were split into two equal halves, "
+            f"{best.best_split.plan.name} would take {format_ms(split_ns)} ms ({change:+.1%}); "
+            "to plan for this, pass --backward split"
         )
 
 
@@ -139,7 +139,7 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
     shortest = planned.best.candidates[0]
     if shortest.makespan_ns < makespan_ns:
         yield (
-            f"ranked including transfers; without them, {shortest.plan.name} would be shorter "
+            f"the ranking includes transfers; without them, {shortest.plan.name} would be shorter "
             f"({format_ms(shortest.makespan_ns)} ms)"
         )
     _, reordered_ns, pytorch_ns = planned.communication
@@ -147,9 +147,9 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
         return
     pytorch = ""
     if reordered_ns < pytorch_ns:
-        pytorch = f"; in PyTorch's own order of sends and receives, {format_ms(pytorch_ns)} ms"
+        pytorch = f", or {format_ms(pytorch_ns)} ms in PyTorch's own order of sends and receives"
     yield (
-        "if transfers between two ranks run one after the other (NCCL): "
+        "if transfers between two ranks run one after the other, as with NCCL, the plan takes "
         f"{format_ms(reordered_ns)} ms{pytorch}"
     )
 
@@ -158,7 +158,7 @@ def _describe_memory(planned: PlannedRun) -> str:
     """Describe the memory limit's amount and where the limit comes from."""
     limit = planned.workload.limit
     if limit is None:
-        return "memory: no limit; set one with --memory-limit"
+        return "memory: no limit; to set one, pass --memory-limit"
     low, high = (
         memory_sizes.format_memory(amount, in_bytes=planned.in_bytes)
         for amount in (min(limit), max(limit))
@@ -167,8 +167,8 @@ def _describe_memory(planned: PlannedRun) -> str:
     amount = f"at most {high}{unit}" if low == high else f"{low} to {high}{unit}"
     if planned.limit_is_from_run:
         return (
-            f"memory: {amount} of activations per device, the peak of the order that ran; set "
-            "another limit with --memory-limit"
+            f"memory: {amount} of activations per device, the peak of the order that ran; to set "
+            "another limit, pass --memory-limit"
         )
-    besides = ", besides its resident memory" if any(planned.resident) else ""
+    besides = ", in addition to its resident memory" if any(planned.resident) else ""
     return f"memory: {amount} of activations per device{besides}"

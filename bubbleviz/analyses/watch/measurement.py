@@ -127,7 +127,7 @@ class Watcher:
             self._report_once(reason)
         for part in self._folder.parts:
             if part.n_damaged:
-                problem = f"damaged lines ({part.damage}); their iterations are left out"
+                problem = f"contains damaged lines ({part.damage}), whose iterations are ignored"
                 self._report_once(f"{part.path}: {problem}")
         self._find_silent(now_s)
         iterations = tuple(map(self._add_to_trend, self._measure_new(now_s)))
@@ -201,7 +201,7 @@ class Watcher:
             recorded_rank = None
         if recorded_rank is None:
             if self._measured != NONE:
-                self._events.append(f"rank {header.rank} writes from now on")
+                self._events.append(f"rank {header.rank} has started writing")
             recorded_rank = self.ranks[header.rank] = RecordedRank(part, header)
             self.world_size = header.world_size
         recorded_rank.add(stretch)
@@ -225,8 +225,8 @@ class Watcher:
         # The other ranks restart one by one, but only the first rank's restart is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
-            ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
-            self._events.append(f"the run began again{ranks}")
+            ranks = f" with {format_count(size, 'rank')}" if size > 0 else ""
+            self._events.append(f"the run restarted{ranks}")
         self._restarted_ns = header.began_utc_ns
         self.ranks = {n: r for n, r in self.ranks.items() if r.header.began_utc_ns > middle_ns}
         self._silent.clear()
@@ -247,8 +247,8 @@ class Watcher:
             if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
                 host = rank.host or f"rank {rank.header.rank}"
                 self._events.append(
-                    f"the UTC clock of {host} was set by {(after_ns - before_ns) / 1e9:+.3f} s; "
-                    "iterations are timed by another clock"
+                    f"the UTC clock of {host} jumped by {(after_ns - before_ns) / 1e9:+.3f} s; "
+                    "iteration times are unaffected, because they use another clock"
                 )
 
     def _find_silent(self, now_s: float) -> None:

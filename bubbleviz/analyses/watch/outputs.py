@@ -73,7 +73,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
             yield
         except OSError as error:
             raise OutputError(
-                f"{path}: cannot be written ({error.strerror}); give another --jsonl"
+                f"{path}: cannot be written ({error.strerror}); pass another path to --jsonl"
             ) from error
 
     with report_write_errors():
@@ -158,7 +158,7 @@ class Metrics:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
             raise UsageError(
-                f"--listen {address}: not of the form HOST:PORT, such as 127.0.0.1:9100"
+                f"--listen {address}: must have the form HOST:PORT, such as 127.0.0.1:9100"
             )
         try:
             from prometheus_client import CollectorRegistry, start_http_server
@@ -176,7 +176,8 @@ class Metrics:
             )
         except OSError as error:
             raise OutputError(
-                f"--listen {address}: cannot listen ({error.strerror}); give another one"
+                f"--listen {address}: cannot listen on this address ({error.strerror}); pass "
+                "another address"
             ) from error
 
     @property
@@ -225,16 +226,20 @@ def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]
         n_silent: Number of silent ranks.
     """
     for name, text, value in (
-        ("", "Number of the newest iteration.", iteration.number),
-        ("_duration_seconds", "First start to last end on any rank.", iteration.length_ns / 1e9),
+        ("", "Number of the latest iteration.", iteration.number),
+        (
+            "_duration_seconds",
+            "Duration of the latest iteration, from the first start to the last end on any rank.",
+            iteration.length_ns / 1e9,
+        ),
         (
             "_timestamp_seconds",
-            "When it was written, in seconds since 1970.",
+            "Unix time at which the latest iteration was written.",
             iteration.utc_ns / 1e9,
         ),
         (
             "_pause_seconds",
-            "From the previous iteration's end to its start.",
+            "Time from the end of the previous iteration to the start of the latest one.",
             iteration.pause_ns / 1e9,
         ),
     ):
@@ -245,15 +250,15 @@ def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]
         for name, value in iteration.ratios.items()
         if value is not None
     ]
-    text = "Bubble ratio of the newest iteration; headline is the primary one."
+    text = "Bubble ratios of the latest iteration; the primary ratio has the label headline=true."
     yield "bubble_ratio", text, ("ratio", "headline"), ratios
-    text = "What the bubble is made of, as shares of the headline's window."
+    text = "Parts of the bubble, as fractions of the primary ratio's window."
     parts = [((part.name,), part.share) for part in iteration.parts]
     yield "bubble_part_ratio", text, ("cause",), parts
     ranks = {"measured": iteration.ranks, "silent": n_silent, "expected": iteration.world_size}
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
-    yield "ranks", "Ranks of the run, by state.", ("state",), states
-    text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
+    yield "ranks", "Number of ranks in the run, by state.", ("state",), states
+    text = f"How much longer a slow rank computes than others; only the {_RANKS} slowest ranks."
     slow = [
         (
             (

@@ -65,21 +65,21 @@ def _format_slow(slow: RankPace) -> str:
     location = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{f' ({location})' if location else ''} computes "
-        f"{texts.format_percent(slow.excess)} longer, since iteration {slow.slow_since} "
-        f"({clock:%H:%M:%S} UTC)"
+        f"rank {slow.rank}{f' ({location})' if location else ''} has computed "
+        f"{texts.format_percent(slow.excess)} longer than others since iteration "
+        f"{slow.slow_since} ({clock:%H:%M:%S} UTC)"
     )
 
 
 def _format_pause(iteration: WatchedIteration) -> str:
     return (
-        f"paused {iteration.pause_ns / 1e6:,.3f} ms before it (usually "
-        f"{iteration.usual_pause_ns / 1e6:,.3f}): data loading, checkpoint or logging"
+        f"started after a pause of {iteration.pause_ns / 1e6:,.3f} ms (usually "
+        f"{iteration.usual_pause_ns / 1e6:,.3f} ms): data loading, checkpoint or logging"
     )
 
 
 #: Message that says which files ``watch`` reads.
-READ = "watch reads what ranks record with bubbleviz.annotate (bubbleviz guide record)"
+READ = "watch reads recordings that ranks write with bubbleviz.annotate (bubbleviz guide record)"
 
 
 def describe_waiting(folder: str) -> str:
@@ -96,8 +96,8 @@ def describe_waiting(folder: str) -> str:
         return f"{folder}: contains no recording yet; {READ}"
     if not any(path.endswith(SUFFIX) for path in paths):
         analyze = f"bubbleviz analyze {quote_for_shell(folder)}"
-        return f"{folder}: contains no recording yet; {READ}; give profiles to {analyze}"
-    return f"{folder}: no complete iteration yet; an iteration is written when the next one begins"
+        return f"{folder}: contains no recording yet; {READ}. For profiles, run: {analyze}"
+    return f"{folder}: no complete iteration yet; an iteration is written when the next one starts"
 
 
 def format_page(
@@ -133,7 +133,7 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
             f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, "
             f"{_format_ranks(newest)}, "
         ),
-        Span(f"{observation.total:,} measured in {folder}"),
+        Span(f"{texts.format_count(observation.total, 'iteration')} measured in {folder}"),
     )
     values = [iteration.ratios.get(newest.headline) for iteration in observation.trend]
     bars, scale = _format_trend(values[-min(_WIDTH, width) :])

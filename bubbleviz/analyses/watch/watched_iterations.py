@@ -115,12 +115,12 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
         raise UsageError(f"--for {max_exceeding}: must be at least 1 iteration")
     limits = gate.parse_limits(texts) if texts else ()
     if any(limit.unit == "ms" for limit in limits):
-        raise UsageError("--max-bubble: watch accepts only shares, such as 20% or schedule=0.2")
+        raise UsageError("--max-bubble: watch accepts only ratios, such as 20% or schedule=0.2")
     ratio_names = [definition.name for definition in list_ratios()]
     for limit in limits:
         if limit.ratio and limit.ratio not in ratio_names:
             raise UsageError(
-                f"--max-bubble {limit.ratio[:60]}: there is no such ratio; the ratios are "
+                f"--max-bubble {limit.ratio[:60]}: no ratio has this name; the ratios are "
                 f"{', '.join(ratio_names)}{suggest_word(limit.ratio, ratio_names)}"
             )
     above = [0] * len(limits)
@@ -139,8 +139,8 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
             if above[index] == max_exceeding:
                 times = format_count(max_exceeding, "iteration")
                 return (
-                    f"{name} is {format_percent(value)} in iteration {iteration.number}, and above "
-                    f"{format_percent(limit.maximum)} for {times}"
+                    f"{name} is {format_percent(value)} in iteration {iteration.number}, and has "
+                    f"been above {format_percent(limit.maximum)} for {times}"
                 )
         return ""
 
