@@ -170,8 +170,8 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     stages, microbatches = measured.stages, measured.microbatches
     if 3 * chunks * stages * microbatches > _MAX_OPERATIONS:
         raise UsageError(
-            f"more than {_MAX_OPERATIONS:,} operations, too many to compare here; use bubbleviz "
-            "simulate"
+            f"more than {_MAX_OPERATIONS:,} operations, which is too many for this comparison; run "
+            "bubbleviz simulate instead"
         )
     return ideal(
         rule.name,

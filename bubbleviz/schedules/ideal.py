@@ -156,7 +156,9 @@ def simulate_or_estimate(
     if formula is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory != _NO_OPTIONS:
-        raise UsageError(f"{name} is a formula of times; leave the --memory options out")
+        raise UsageError(
+            f"{name} is a formula for times only, so the --memory options do not apply; remove them"
+        )
     return estimate(formula, stages, microbatches, times, chunks)
 
 
@@ -358,8 +360,8 @@ def estimate(
     forward, backward, weight, transfer = convert_to_ticks(stages, microbatches * v, times, 1)
     if any(len(set(each)) > 1 for each in (forward, backward, weight)):
         raise UsageError(
-            f"{formula.name} is a formula for equal stages; give one time for all, or simulate "
-            f"{formula.similar_schedule}"
+            f"{formula.name} is a formula for equal stages; pass a single time for all stages, or "
+            f"simulate {formula.similar_schedule}"
         )
     work = (forward[0] + backward[0] + weight[0]) / 1e6
     cost_ms = formula.cost(stages, microbatches, v, work, transfer / 1e6)
@@ -383,12 +385,12 @@ def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memo
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):
         if size is not None and not size.amount:
-            raise UsageError(f"{option}: 0 is not an amount of memory; give more")
+            raise UsageError(f"{option}: must be more than 0")
     in_bytes = memory_b is not None and memory_b.in_bytes
     if any(size is not None and size.amount and size.in_bytes != in_bytes for size in options):
         raise UsageError(
-            "--memory-limit, --memory-b and --memory-w have different units; give all in bytes "
-            "(--memory-b 2GB), or all as multiples of one unit"
+            "--memory-limit, --memory-b and --memory-w have different units; pass all of them in "
+            "bytes (--memory-b 2GB), or all of them without a unit"
         )
     backward = 1.0 if memory_b is None else memory_b.amount
     weight_ratio = rule.searched.weight_memory if rule.searched else 1.0
@@ -422,12 +424,13 @@ def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes
     if rule.searched is None:
         names = ", ".join(schedule.name for schedule in known.SCHEDULES if schedule.searched)
         raise UsageError(
-            f"{rule.name} has a fixed order, so --memory-limit does not apply; it is for {names}"
+            f"--memory-limit has no effect on {rule.name}, whose order is fixed; it works with "
+            f"{names}"
         )
     if not is_within(backward, limit.amount):
         raise UsageError(
-            f"--memory-limit {format_memory(limit.amount, in_bytes=in_bytes)}: too small for one "
-            f"microbatch, which needs {format_memory(backward, in_bytes=in_bytes)}"
+            f"--memory-limit {format_memory(limit.amount, in_bytes=in_bytes)}: too small; a single "
+            f"microbatch needs {format_memory(backward, in_bytes=in_bytes)}"
         )
 
 
@@ -440,17 +443,17 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
     sizes = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     for name, size in sizes.items():
         if size < 1:
-            raise UsageError(f"{size} {name}: give at least one")
+            raise UsageError(f"{size} {name}: must be at least 1")
     if stages > _MAX_STAGES:
         raise UsageError(
-            f"{stages:,} stages: at most {_MAX_STAGES:,} are simulated; give fewer, or the plan "
-            "of one pipeline"
+            f"{stages:,} stages are too many: only up to {_MAX_STAGES:,} can be simulated; use "
+            "fewer stages, or a single pipeline"
         )
     count = 3 * stages * microbatches * chunks
     if count > _MAX_OPERATIONS:
         raise UsageError(
-            f"{texts.format_count(stages, 'stage')} with "
-            f"{texts.format_count(microbatches, 'microbatch', 'microbatches')} of "
-            f"{texts.format_count(chunks, 'chunk')} are up to {count:,} operations; at most "
-            f"{_MAX_OPERATIONS:,} can be simulated, so use fewer microbatches"
+            f"{texts.format_count(stages, 'stage')}, "
+            f"{texts.format_count(microbatches, 'microbatch', 'microbatches')} and "
+            f"{texts.format_count(chunks, 'chunk')} result in up to {count:,} operations, but only "
+            f"{_MAX_OPERATIONS:,} can be simulated; use fewer microbatches"
         )

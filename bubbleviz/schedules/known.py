@@ -62,7 +62,7 @@ def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
     """
     hint = suggest_word(name, names)
     return UsageError(
-        f"no schedule is called {name[:60]!r}; known schedules are {', '.join(names)}{hint}"
+        f"unknown schedule {name[:60]!r}; the known schedules are {', '.join(names)}{hint}"
     )
 
 
@@ -138,7 +138,7 @@ def _check_chunks(name: str, chunks: int, required: int, per: str = "device") ->
     """Raise a ``UsageError`` if ``chunks`` is not the number that the schedule allows."""
     if chunks != required:
         required_text = "one chunk" if required == 1 else "two chunks"
-        raise UsageError(f"{name} has {required_text} per {per}, not {chunks}")
+        raise UsageError(f"{name} needs exactly {required_text} per {per}, not {chunks}")
 
 
 def _make_order(
@@ -199,7 +199,7 @@ def _make_line_builder(
             UsageError: ``chunks`` is not 1.
         """
         if chunks != 1 and hint:
-            raise UsageError(f"{name} has one chunk per device, not {chunks}{hint}")
+            raise UsageError(f"{name} needs exactly one chunk per device, not {chunks}{hint}")
         _check_chunks(name, chunks, 1)
         orders = []
         for device in range(stages):
@@ -284,7 +284,9 @@ def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
         UsageError: There are fewer than two chunks, or m is not a multiple of p.
     """
     if chunks < 2:
-        raise UsageError("combined-1f1b needs at least two chunks per device; see 1f1b")
+        raise UsageError(
+            "combined-1f1b needs at least two chunks per device; for one chunk, use 1f1b"
+        )
     plan = _build_interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
     orders, together = [], set[PlannedOperation]()
     for order in plan.orders:
@@ -300,8 +302,8 @@ def _check_groups(name: str, stages: int, microbatches: int) -> None:
     """Raise a ``UsageError`` if m is not a multiple of p."""
     if microbatches % stages:
         raise UsageError(
-            f"{name} needs a multiple of {stages} microbatches, the number of stages, not "
-            f"{microbatches}"
+            f"{name} needs a number of microbatches that is a multiple of the {stages} stages, "
+            f"not {microbatches}"
         )
 
 
@@ -386,8 +388,8 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     _check_chunks("chimera", chunks, 1, "device and direction")
     if stages % 2 or microbatches % stages:
         raise UsageError(
-            "chimera needs an even number of stages and a multiple of that number of microbatches, "
-            f"not {stages} and {microbatches}"
+            "chimera needs an even number of stages, and a multiple of that number as "
+            f"microbatches, not {stages} stages and {microbatches} microbatches"
         )
     orders = tuple(_order_chimera(stages, microbatches, device) for device in range(stages))
     placement = make_v_placement(stages)
@@ -429,7 +431,7 @@ def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     _check_chunks("dualpipe", chunks, 1, "device and direction")
     if stages % 2 or microbatches % 2:
         raise UsageError(
-            "dualpipe needs an even number of stages and of microbatches, "
+            "dualpipe needs an even number of stages and an even number of microbatches, "
             f"not {stages} and {microbatches}"
         )
     half = stages // 2
@@ -501,7 +503,8 @@ def _build_bidirectional(
     """
     if microbatches < 2 * stages:
         raise UsageError(
-            f"{name} needs two microbatches per stage, {2 * stages} or more, not {microbatches}"
+            f"{name} needs at least two microbatches per stage ({2 * stages} in total), not "
+            f"{microbatches}"
         )
     together: set[PlannedOperation] = set()
     orders = tuple(tuple(_make_bidirectional_order(device, together)) for device in devices)
@@ -648,7 +651,7 @@ _DEEPSEEK = "DeepSeek-V3, arXiv 2412.19437, section 3.2.1"
 SCHEDULES = (
     Schedule(
         "chimera",
-        "Two replicas fed from both ends; bubble (p-2)/(3m/2+p-2) of one group of m = p.",
+        "Two replicas, fed from both ends. Bubble: (p-2)/(3m/2+p-2) for a group of m = p.",
         "Li and Hoefler, Chimera, arXiv 2107.06925, section 3 and figure 2",
         1,
         _build_chimera,
@@ -656,14 +659,14 @@ SCHEDULES = (
     ),
     Schedule(
         "combined-1f1b",
-        "Interleaved 1F1B with one more forward ahead, each of the steady ones beside a backward.",
+        "Interleaved 1F1B with one more forward at the start. Later forwards overlap backwards.",
         "NVIDIA, Megatron-Core, megatron/core/pipeline_parallel/combined_1f1b.py",
         2,
         _build_combined,
     ),
     Schedule(
         "dualpipe",
-        "Two replicas fed from both ends; bubble (p/2-1)(F&B + B - 3W).",
+        "Two replicas, fed from both ends. Bubble: (p/2-1)(F&B + B - 3W).",
         f"DeepSeek-AI, {_DEEPSEEK}",
         1,
         _build_dualpipe,
@@ -671,21 +674,21 @@ SCHEDULES = (
     ),
     Schedule(
         "dualpipev",
-        "Two chunks per device in a V; in the steady state forwards run beside backwards.",
+        "Two chunks per device, in a V. In the steady state, forwards overlap with backwards.",
         f"DeepSeek-AI, DualPipe repository; {_DEEPSEEK}",
         2,
         _build_dualpipe_v,
     ),
     Schedule(
         "gpipe",
-        "All forwards, then all backwards; bubble (p-1)/(m+p-1).",
+        "All forwards, then all backwards. Bubble: (p-1)/(m+p-1).",
         "Huang et al., GPipe, arXiv 1811.06965, section 2.3",
         1,
         _make_line_builder("gpipe", lambda _, m: m),
     ),
     Schedule(
         "interleaved-1f1b",
-        "1F1B over v chunks per device; bubble (p-1)/(v m+p-1).",
+        "1F1B with v chunks per device. Bubble: (p-1)/(v m+p-1).",
         "Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters "
         "Using Megatron-LM, arXiv 2104.04473, section 2.2",
         2,
@@ -693,14 +696,14 @@ SCHEDULES = (
     ),
     Schedule(
         "interleaved-zb",
-        "Interleaved 1F1B whose bubble is partly filled with weight gradients.",
+        "Interleaved 1F1B, with weight gradients filling part of the bubble.",
         f"{_ZERO_BUBBLE}; order as torch.distributed.pipelining's ScheduleInterleavedZeroBubble",
         2,
         partial(_build_interleaved, "interleaved-zb", _B),
     ),
     Schedule(
         "looped-bfs",
-        "GPipe over v chunks per device, one chunk after the other.",
+        "GPipe with v chunks per device, one chunk after another.",
         "Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
         2,
         _build_looped_bfs,
@@ -710,24 +713,26 @@ SCHEDULES = (
     ),
     Schedule(
         "1f1b",
-        "One forward, one backward in turn; bubble (p-1)/(m+p-1), p activations at most.",
+        "Forwards and backwards alternate. Bubble: (p-1)/(m+p-1). At most p activations.",
         "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training (PipeDream-Flush), "
         "arXiv 2006.09503, section 3.2",
         1,
-        _make_line_builder("1f1b", lambda left, _: left, hint="; see interleaved-1f1b"),
+        _make_line_builder(
+            "1f1b", lambda left, _: left, hint="; for more chunks, use interleaved-1f1b"
+        ),
     ),
     _make_searched_schedule(
         "v-half",
-        "Searched for the times given, two chunks in a V, in the memory of (p+2)/2 "
-        "microbatches, half of 1F1B's, or in --memory-limit.",
+        "Two chunks per device, in a V. The order is searched for the given times, within "
+        "--memory-limit or the memory of (p+2)/2 microbatches, half that of 1F1B.",
         f"{_CONTROLLABLE}, section 4",
         2,
         lambda p: (p + 2) / 2,
     ),
     _make_searched_schedule(
         "v-min",
-        "Searched for the times given, two chunks in a V, in the memory of (p+4)/3 "
-        "whole microbatches, a third of 1F1B's, or in --memory-limit.",
+        "Two chunks per device, in a V. The order is searched for the given times, within "
+        "--memory-limit or the memory of (p+4)/3 whole microbatches, a third of that of 1F1B.",
         f"{_CONTROLLABLE}, section 4",
         2,
         # The limit is a whole number of microbatches. For some p, the orders in the paper need half
@@ -737,7 +742,7 @@ SCHEDULES = (
     ),
     _make_searched_schedule(
         "zb-1p",
-        "Searched for the times given, in the memory of p microbatches, or in --memory-limit.",
+        "Searched for the given times, within --memory-limit or the memory of p microbatches.",
         f"{_ZERO_BUBBLE}, sections 3 and 5",
         1,
         float,
@@ -745,7 +750,7 @@ SCHEDULES = (
     ),
     _make_searched_schedule(
         "zb-2p",
-        "Searched for the times given, in the memory of 2p microbatches, or in --memory-limit.",
+        "Searched for the given times, within --memory-limit or the memory of 2p microbatches.",
         f"{_ZERO_BUBBLE}, sections 3 and 5",
         1,
         lambda p: 2.0 * p,
@@ -753,22 +758,22 @@ SCHEDULES = (
     ),
     Schedule(
         "zb-h1",
-        "Weight gradients fill a part of 1F1B's bubble at 1F1B's memory.",
+        "Like 1F1B, with weight gradients filling part of the bubble. Same memory as 1F1B.",
         f"{_ZERO_BUBBLE}, section 2.1",
         1,
         _make_line_builder("zb-h1", lambda left, _: left, lambda device: device),
     ),
     Schedule(
         "zb-h2",
-        "No bubble at equal times within each device's own window; 2p-1 activations.",
+        "At equal times, no bubble within each device's own window. Keeps 2p-1 activations.",
         f"{_ZERO_BUBBLE}, section 2.2",
         1,
         _make_line_builder("zb-h2", lambda left, _: 2 * left - 1, lambda device: 2 * device),
     ),
     Schedule(
         "zb-v",
-        "Two chunks per device in a V; no bubble at equal times, with 1F1B's memory; "
-        "searched for the times given where there is a --memory-limit.",
+        "Two chunks per device, in a V. No bubble at equal times, and the same memory as 1F1B. "
+        "With --memory-limit, the order is searched for the given times.",
         f"{_ZERO_BUBBLE}, section 6",
         2,
         _build_zb_v,
@@ -819,8 +824,8 @@ def _estimate_1f1b_i(p: int, m: int, v: int, work: float, transfer: float) -> fl
 FORMULAS = (
     Formula(
         "1f1b-i",
-        "Interleaved 1F1B by the closed form of the Zero Bubble paper's Table 5; it has no "
-        "order. interleaved-1f1b is the order, simulated.",
+        "Interleaved 1F1B as the closed formula in Table 5 of the Zero Bubble paper, without an "
+        "order. To simulate the order, use interleaved-1f1b.",
         f"{_ZERO_BUBBLE}, section 5.3, table 5",
         2,
         _estimate_1f1b_i,

@@ -91,8 +91,8 @@ def convert_to_ticks(
     longest = max(forward) + max(backward) + max(weight) + 2 * transfer
     if longest * stages * microbatches > MAX_TOTAL_NS:
         raise UsageError(
-            "the times of all operations exceed 64 bits of nanoseconds; times are in milliseconds, "
-            "so use shorter ones or fewer microbatches"
+            "the total time of all operations is too long to simulate; check that the times are in "
+            "milliseconds, or use fewer microbatches"
         )
     return forward, backward, weight, transfer
 
@@ -111,14 +111,14 @@ def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[in
     if len(values) not in {1, stages}:
         raise UsageError(
             f"{name}: {format_count(len(values), 'time')} for {format_count(stages, 'stage')}; "
-            "give one time for all, or one per stage"
+            "pass a single time, or one per stage"
         )
     for ms in values:
         if not (math.isfinite(ms) and 0 <= ms <= _MAX_MS):
-            raise UsageError(f"{name}: {ms} is not a time in milliseconds; give 0 or more")
+            raise UsageError(f"{name}: {ms} is not a valid time in milliseconds; pass 0 or more")
         if 0 < ms < _MIN_MS:
             raise UsageError(
-                f"{name}: {ms} ms is less than a nanosecond; give 0, or {_MIN_MS:f} or more"
+                f"{name}: {ms} ms is less than a nanosecond; pass 0, or at least {_MIN_MS:f}"
             )
     return tuple(round(ms * 1e6) for ms in values) * (stages // len(values))
 
@@ -236,9 +236,13 @@ def build_workload(
             times are too long to be simulated.
     """
     if microbatches is None:
-        raise _make_missing_time_error("its microbatches are unknown; name them in ranges")
+        raise _make_missing_time_error(
+            "the microbatches are unknown; include their numbers in the range names"
+        )
     if any(kind.phase is Phase.FB for kind in kinds):
-        raise _make_missing_time_error("forwards and backwards overlap under one name")
+        raise _make_missing_time_error(
+            "a single range name covers overlapping forwards and backwards"
+        )
     placement = _find_placement(kinds)
     times = _add_usual_gaps(kinds)
 
@@ -252,7 +256,7 @@ def build_workload(
     forward_only = forward_only and not any(backward + fused)
     for s in range(len(placement)):
         if not forward[s] or not (forward_only or backward[s] or fused[s]):
-            raise _make_missing_time_error(f"virtual stage {s} has no forward or no backward")
+            raise _make_missing_time_error(f"virtual stage {s} has no forwards or no backwards")
         if not is_split[s]:
             weight[s] = fused[s] // 2
             backward[s] = fused[s] - weight[s]
@@ -334,16 +338,16 @@ def _find_placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:
     """
     stage_of = {kind.virtual_stage: kind.stage for kind in kinds if kind.phase is Phase.F}
     if not stage_of or NONE in stage_of or NONE in stage_of.values():
-        raise _make_missing_time_error("its stages are unknown; set --order")
+        raise _make_missing_time_error("the stages are unknown; pass --order")
     n_stages = max(stage_of) + 1
     missing = next((stage for stage in range(n_stages) if stage not in stage_of), None)
     if missing is not None:
         raise _make_missing_time_error(
-            f"virtual stage {missing} of {n_stages} is missing; give all ranks"
+            f"virtual stage {missing} of {n_stages} is missing; pass the profiles of all ranks"
         )
     device_of = {stage: device for device, stage in enumerate(sorted(set(stage_of.values())))}
     return tuple(device_of[stage_of[s]] for s in range(n_stages))
 
 
 def _make_missing_time_error(problem: str) -> MismatchError:
-    return MismatchError(f"the run does not show the times of its schedule: {problem}")
+    return MismatchError(f"the run does not contain all times of its schedule: {problem}")

@@ -136,8 +136,8 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
     for device, (order, n_done) in enumerate(zip(plan.orders, n_run, strict=True)):
         if n_done < len(order):
             raise MismatchError(
-                f"the order deadlocks: device {device} waits forever for the inputs of "
-                f"{order[n_done]}"
+                f"this order of operations deadlocks: device {device} waits forever for the input "
+                f"of {order[n_done]}"
             )
 
 

@@ -83,8 +83,8 @@ def set_memory(
         if min(limit) < 0:
             device = limit.index(min(limit))
             raise UsageError(
-                f"--memory-limit {format_memory(sizes[device])}: device {device} needs "
-                f"{format_memory(memory.resident[device])} at all times; raise the limit"
+                f"--memory-limit {format_memory(sizes[device])}: too small; device {device} always "
+                f"needs {format_memory(memory.resident[device])}"
             )
     return replace(
         workload,

@@ -194,11 +194,11 @@ def _check_size(workload: Workload) -> None:
     """Raise a ``UsageError`` if a workload has no operations or too many."""
     n_operations = 3 * workload.virtual_stages * workload.microbatches
     if n_operations < 1:
-        raise UsageError(f"{workload.microbatches} microbatches: give at least one")
+        raise UsageError(f"{workload.microbatches} microbatches: must be at least 1")
     if not is_plannable(workload):
         raise UsageError(
-            f"{n_operations:,} operations are too many to plan, at most {_MAX_OPERATIONS:,}; give "
-            "fewer microbatches"
+            f"{n_operations:,} operations are too many to plan; use fewer microbatches, so that "
+            f"there are no more than {_MAX_OPERATIONS:,}"
         )
 
 

@@ -151,8 +151,8 @@ def simulate_outcome(plan: Plan, workload: Workload) -> Outcome:
     """
     if plan.placement != workload.placement:
         raise UsageError(
-            f"{plan.name} assigns virtual stages to different devices than the run; give a plan "
-            "with the same placement"
+            f"{plan.name} and the run place virtual stages on different devices; use a plan with "
+            "the run's placement"
         )
     peaks = compute_peak_memory(plan, workload.activation, workload.weight_activation)
     return Outcome(plan, simulate(plan, workload), peaks, fits(peaks, workload.limit))

@@ -139,8 +139,8 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
     total_ns = sum(map(sum, times_ns)) * repeats
     if total_ns > MAX_TOTAL_NS:
         raise MismatchError(
-            f"all operations together take {total_ns / 1e9:,.3g} s; at most "
-            f"{MAX_TOTAL_NS / 1e9:,.3g} s can be simulated, so check the measured times"
+            f"all operations together take {total_ns / 1e9:,.3g} s, but only "
+            f"{MAX_TOTAL_NS / 1e9:,.3g} s can be simulated; check the measured times"
         )
 
 

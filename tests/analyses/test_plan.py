@@ -165,7 +165,7 @@ def _saved(name: str, folder: Path, *, with_operations: bool = True) -> Measured
 
 @pytest.mark.parametrize(
     ("microbatches", "expected"),
-    [(0, "0 microbatches: give at least one"), (1 << 31, "operations are too many to plan")],
+    [(0, "0 microbatches: must be at least 1"), (1 << 31, "operations are too many to plan")],
 )
 def test_unplannable_numbers_of_microbatches_are_refused_unless_others_are_given(
     microbatches: int, expected: str, tmp_path: Path
@@ -271,7 +271,7 @@ def test_measured_times_that_exceed_64_bits_are_refused(
     message = cli.refused(*(part.format(report) for part in command))
 
     total = r"3\.2e\+10" if time_ns == 4e18 else r"8e\+21"
-    limit = "at most 4.61e+09 s can be simulated, so check the measured times"
+    limit = "only 4.61e+09 s can be simulated; check the measured times"
     assert re.search(rf"all operations together take {total} s; {re.escape(limit)}$", message)
 
 

@@ -118,7 +118,7 @@ def test_missing_arguments_are_named(layers: str, tmp_path: Path, cli: CommandLi
     assert "give the profiles of a run, or a table" in cli.refused("layout")
     assert "pass -p P and -m M" in cli.refused("layout", *table)
     assert "leave out the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
-    assert "no schedule is called 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
+    assert "unknown schedule 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
     assert "not an amount" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
     assert "the forwards contain no layer ranges" in cli.refused("layout", str(FIXTURES / "1f1b"))
     assert "each device needs at least one" in cli.refused(

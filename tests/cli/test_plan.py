@@ -98,7 +98,9 @@ def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     )
     assert "different units" in cli.refused("plan", report, "--memory-b", "2GB", "--memory-w", "1")
     assert "cannot exceed M_B" in cli.refused("plan", report, "--memory-b", "2", "--memory-w", "3")
-    assert "holds no microbatch on device 0" in cli.refused("plan", report, "--memory-limit", "0.5")
+    assert "is too small: on device 0, a single microbatch needs" in cli.refused(
+        "plan", report, "--memory-limit", "0.5"
+    )
     words = ["--memory-b", "2GB", "--memory-w", "1GB", "--memory-limit", "6GB"]
     out = cli.printed("plan", report, *words)
     assert "at most 6.00 GB of activations per device" in out

@@ -144,7 +144,7 @@ def test_alternatives_are_compared_by_the_same_memory_and_time() -> None:
 def test_times_that_lack_a_phase_predict_nothing(phases: tuple[Phase, ...]) -> None:
     kinds = [OperationTimes(phase, 2e6, 0, 0) for phase in phases]
 
-    with pytest.raises(MismatchError, match="does not show the times of its schedule"):
+    with pytest.raises(MismatchError, match="does not contain all times of its schedule"):
         collect_times(kinds, None, 4)
 
 

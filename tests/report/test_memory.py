@@ -199,7 +199,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
         for resident, truth in zip(memory.resident, TRUTH, strict=True)
     )
     assert set_memory(workload, memory, None).limit is None
-    with pytest.raises(UsageError, match=r"device 1 needs 902\.\d+ MB at all times; raise"):
+    with pytest.raises(UsageError, match=r"too small; device 1 always needs 902\.\d+ MB"):
         set_memory(workload, memory, 500e6)
 
 

@@ -208,8 +208,8 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
         cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
         .replace("\n", " ")
         .startswith(
-            f"bubbleviz: {file}: the communication deadlocks (streams): rank 0 waits at 0RECV_B0 "
-            "for rank 1's 1RECV_F1"
+            f"bubbleviz: {file}: the communication deadlocks (transport: streams): rank 0 waits at "
+            "0RECV_B0 for rank 1's 1RECV_F1"
         )
     )
     assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
@@ -217,7 +217,9 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
     assert tuple(transport.name for transport in TRANSPORTS) == CARRIERS
     # The same applies to plans whose operations wait for each other.
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
-    assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
+    assert "this order of operations deadlocks" in cli.refused(
+        "simulate", "--plan", str(file), *TIMES, code=1
+    )
 
 
 def read_lowered(*rows: str) -> LoweredPlan:
@@ -244,7 +246,10 @@ def read_lowered(*rows: str) -> LoweredPlan:
             "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0B0",
         ),
         # A rank of a V-shaped pipeline runs a stage before the stage that it depends on.
-        ("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", "rank 1 has 2F0 before 1F0, which it needs"),
+        (
+            "0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n",
+            "rank 1 runs 2F0 before 1F0, although it needs 1F0 first",
+        ),
         (
             "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F1,2F0,2B1,2B0\n",
             "rank 0 waits at 0B0 for rank 1's 1B0, which comes after 1F1; "
@@ -257,7 +262,7 @@ def test_a_deadlocked_order_is_named(text: str, sentence: str) -> None:
     for refused in (check_order, lower_plan):
         with pytest.raises(MismatchError) as error:
             refused(plan)
-        assert f"the order deadlocks: {sentence};" in str(error.value)
+        assert f"this order of operations deadlocks: {sentence};" in str(error.value)
 
 
 #: A valid line for the last of two ranks, with two microbatches.
@@ -285,7 +290,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
         (  # A send before its data exists.
             ("0SEND_F0,0F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1", BEHIND),
             TRANSPORTS,
-            "rank 0 has 0SEND_F0 before 0F0, which it needs",
+            "rank 0 runs 0SEND_F0 before 0F0, although it needs 0F0 first",
         ),
         (  # A receive after the operation that needs it.
             (
@@ -293,7 +298,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
                 "1F0,1RECV_F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1",
             ),
             TRANSPORTS,
-            "rank 1 has 1F0 before 1RECV_F0, which it needs",
+            "rank 1 runs 1F0 before 1RECV_F0, although it needs 1RECV_F0 first",
         ),
     ],
 )
@@ -313,11 +318,11 @@ def test_deadlocked_communication_is_named(
     [
         (
             ("0F0,0SEND_F0,0RECV_B0,0B0", "1F0,1B0,1SEND_B0"),
-            "rank 1 lacks 1RECV_F0, which 1F0 needs",
+            "rank 1: 1RECV_F0 is missing, but 1F0 needs it",
         ),
         (
             ("0F0,0RECV_B0,0B0", "1RECV_F0,1F0,1B0,1SEND_B0"),
-            "rank 0 lacks 0SEND_F0, which 1F0 needs",
+            "rank 0: 0SEND_F0 is missing, but 1F0 needs it",
         ),
         (
             ("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0", "1RECV_F0,1F0,1B0,1SEND_B0"),

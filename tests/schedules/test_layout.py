@@ -115,7 +115,9 @@ def rows(layouts: Sequence[Layout]) -> Ints:
 
 
 def test_no_layout_has_a_stage_without_layers() -> None:
-    with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs at least one"):
+    with pytest.raises(
+        UsageError, match="2 layers for 3 virtual stages, but each stage needs at least one"
+    ):
         find_best("1f1b", (3, 4, 1), model([10, 10]))
     assert find_best("1f1b", (2, 3, 1), model([0, 0, 0])).makespan_ns == 0
 
@@ -315,7 +317,7 @@ def test_a_limit_is_kept_and_what_does_not_fit_has_a_reason() -> None:
     assert row.best.makespan_ns == brute_force(row.plan, HEAVY_HEAD.layers, limit)
     assert max(row.peak_memory) <= 14.0
     assert rows["gpipe"].best is None
-    assert rows["gpipe"].reason == "no layout fits the memory"
+    assert rows["gpipe"].reason == "no layout fits into memory"
 
 
 def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
@@ -333,11 +335,9 @@ def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
 
 
 def test_sizes_that_a_schedule_does_not_allow_are_refused_or_reported() -> None:
-    with pytest.raises(
-        UsageError, match="a multiple of 4 microbatches, the number of stages, not 6"
-    ):
+    with pytest.raises(UsageError, match="a multiple of the 4 stages, not 6"):
         find_best_layouts(replace(HEAVY_HEAD, microbatches=6), ["interleaved-1f1b"])
-    with pytest.raises(UsageError, match="no schedule is called"):
+    with pytest.raises(UsageError, match="unknown schedule"):
         find_best_layouts(HEAVY_HEAD, ["none"])
     rows = {row.schedule: row for row in find_best_layouts(HEAVY_HEAD, [], chunks=3)}
     chunks = {name: row.plan.chunks for name, row in rows.items() if row.plan}

@@ -112,7 +112,7 @@ def test_numbers_count_from_zero() -> None:
 
 BAD = {
     **dict.fromkeys(("", "\n\n", ",,\n", "0SEND_F0,0RECV_B0"), "contains no operation"),
-    "0F0,0X0": "row 1, cell 2: '0X0' is not an operation; a cell is 0F3",
+    "0F0,0X0": "row 1, cell 2: '0X0' is not an operation; write cells as 0F3",
     "0F0,F0": "row 1, cell 2: 'F0' is not an operation",
     "stage,order\n0F0,0B0": "row 1, cell 1: 'stage' is not an operation",
     "0F0,=HYPERLINK(1)": "'=HYPERLINK\\(1\\)' is not an operation",
@@ -123,23 +123,23 @@ BAD = {
     "999999F0": "row 1, cell 1: stage 999999 is out of range",
     "0F0,0F0,0B0": "row 1, cell 2: 0F0 repeats 0F0 in row 1, cell 1",
     "0F0,0B0,0I0,0W0": "row 1, cell 3: 0I0 repeats 0B0 in row 1, cell 2",
-    "0F0\n0B0": "row 2, cell 1: stage 0 is already on row 1",
+    "0F0\n0B0": "row 2, cell 1: stage 0 is already in row 1",
     "0F0,0B0\n\n1F0,1B0": "row 2 is empty",
-    "1F0,1B0": "stage 0 of 2 is in no row",
-    "0F0,0B0\n1F0,1B0,2F0,2B0": "row 2 has 2 stages and row 1 has 1",
-    "0F0,0I0": "row 1: stage 0 lacks the weight gradient \\(W\\) of microbatch 0",
-    "0F0,0F1,0BW0,0B1": "lacks the weight gradient \\(W\\) of microbatch 1",
-    "0F0,0W0": "row 1: stage 0 lacks the backward of microbatch 0",
-    "0F0,0B0\n1F0,1B0,1F1,1B1": "row 1: stage 0 lacks the forward of microbatch 1",
+    "1F0,1B0": "no row contains stage 0 of 2",
+    "0F0,0B0\n1F0,1B0,2F0,2B0": "row 2 has 2 stages, but row 1 has 1",
+    "0F0,0I0": "row 1: the weight gradient \\(W\\) of microbatch 0",
+    "0F0,0F1,0BW0,0B1": "the weight gradient \\(W\\) of microbatch 1",
+    "0F0,0W0": "row 1: the backward of microbatch 0",
+    "0F0,0B0\n1F0,1B0,1F1,1B1": "row 1: the forward of microbatch 1",
     "0B0,0F0": "row 1, cell 2: 0F0 comes after an operation that needs it",
-    "(0F0;0F1)OVERLAP_F_B": "'\\(0F0;0F1\\)OVERLAP_F_B' is not an overlapped forward and backward",
-    "(0F0;0W1)OVERLAP_F_B": "is not an overlapped forward and backward",
+    "(0F0;0F1)OVERLAP_F_B": "'\\(0F0;0F1\\)OVERLAP_F_B' is not a forward overlapped with",
+    "(0F0;0W1)OVERLAP_F_B": "is not a forward overlapped with a backward",
     "(0F0;1B0;2B0)OVERLAP_F_B": "is not an operation",
-    "0F0,1SEND_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1SEND_F0 has no counterpart",
+    "0F0,1SEND_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1SEND_F0 involves stage 2",
     "0F0,1RECV_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1RECV_F0 is on rank 0",
     "0F0,1F0,0SEND_F0,1B0,0B0\n": "row 1, cell 3: 0SEND_F0 stays on rank 0",
     "0F0\0": "a NUL character",
-    '"' + "a" * 200_000: "not CSV",
+    '"' + "a" * 200_000: "not a valid CSV file",
 }
 
 
@@ -167,7 +167,7 @@ def test_unreadable_plan_files_are_refused(tmp_path: Path) -> None:
     for name, message in (
         ("none.csv", "no such file"),
         ("binary.csv", "not UTF-8 text \\(byte 4\\)"),
-        ("plan.yaml", "only .csv is supported"),
+        ("plan.yaml", "plans are read from .csv files"),
         (".csv", "not a plan file"),
     ):
         with pytest.raises(InputError, match=message):

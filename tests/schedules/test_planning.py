@@ -270,9 +270,9 @@ def test_every_order_of_a_placement_occurs_once_under_its_name() -> None:
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        (workload((0, 1), 4, limit=0.9), "holds no microbatch on device 0, which takes 1;"),
+        (workload((0, 1), 4, limit=0.9), "is too small: on device 0, a single microbatch needs 1;"),
         (workload(tuple(range(8)), 10_000), "240,000 operations are too many to plan"),
-        (replace(workload((0, 1), 4), microbatches=0), "0 microbatches: give at least one"),
+        (replace(workload((0, 1), 4), microbatches=0), "0 microbatches: must be at least 1"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> None:
@@ -303,7 +303,7 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     )
     work = replace(work, limit=limit)
     if limit is not None and any(a > b for a, b in zip(activation, limit, strict=True)):
-        with pytest.raises(UsageError, match="holds no microbatch"):
+        with pytest.raises(UsageError, match="a single microbatch needs"):
             find_best_plan(work)
         return
 

@@ -56,7 +56,9 @@ def test_a_split_backward_keeps_part_of_its_memory_until_w() -> None:
 
 
 def test_a_plan_of_another_placement_is_refused() -> None:
-    with pytest.raises(UsageError, match="zb-v assigns virtual stages to different devices"):
+    with pytest.raises(
+        UsageError, match="zb-v and the run place virtual stages on different devices"
+    ):
         simulate_outcome(find_schedule("zb-v").plan(2, 2, 2), TWO)
 
 
@@ -92,11 +94,11 @@ def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "its stages are unknown"),
-        ([(0, -1, "F", 1.0, -1)], "its stages are unknown"),
+        ([], "the stages are unknown; pass --order"),
+        ([(0, -1, "F", 1.0, -1)], "the stages are unknown; pass --order"),
         ([(0, 0, "F", 1.0, 0), (1, 0, "F", 1.0, 2)], "virtual stage 1 of 3 is missing"),
-        ([(0, 0, "F", 1.0, 0)], "virtual stage 0 has no forward or no backward"),
-        ([(0, 0, "FB", 1.0, 0)], "overlap under one name"),
+        ([(0, 0, "F", 1.0, 0)], "virtual stage 0 has no forwards or no backwards"),
+        ([(0, 0, "FB", 1.0, 0)], "covers overlapping forwards and backwards"),
     ],
 )
 def test_a_run_that_lacks_times_is_refused(

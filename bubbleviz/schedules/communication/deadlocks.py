@@ -77,14 +77,14 @@ def describe_deadlock(waits: list[Wait]) -> str:
     """
     if len(waits) == 1:
         ((rank, step, _, awaited),) = waits
-        return f"rank {rank} has {step} before {awaited}, which it needs"
+        return f"rank {rank} runs {step} before {awaited}, although it needs {awaited} first"
     parts = []
     for (rank, step, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
         blocking_clause = "" if awaited == following[1] else f", which comes after {following[1]}"
         parts.append(f"rank {rank} waits at {step} for rank {other}'s {awaited}{blocking_clause}")
     if len(parts) > _MAX_WAITS:
         n_omitted = len(parts) - _MAX_WAITS
-        parts = [*parts[: _MAX_WAITS - 1], f"and so on over {n_omitted} more waits", parts[-1]]
+        parts = [*parts[: _MAX_WAITS - 1], f"followed by {n_omitted} more waits", parts[-1]]
     return "; ".join(parts)
 
 
@@ -96,7 +96,8 @@ def check_order(plan: Plan) -> None:
     """
     if waits := find_deadlock(LoweredPlan(plan, list_steps(plan)), BUFFERED):
         raise MismatchError(
-            f"the order deadlocks: {describe_deadlock(waits)}; change one of these orders"
+            f"this order of operations deadlocks: {describe_deadlock(waits)}; reorder the "
+            "operations of one of these ranks"
         )
 
 
@@ -109,8 +110,8 @@ def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
     check_messages(lowered)
     if waits := find_deadlock(lowered, transport):
         raise MismatchError(
-            f"the communication deadlocks ({transport.name}): {describe_deadlock(waits)}; "
-            "move one of these sends or receives"
+            f"the communication deadlocks (transport: {transport.name}): "
+            f"{describe_deadlock(waits)}; move one of these sends or receives"
         )
 
 
@@ -139,7 +140,7 @@ def check_messages(lowered: LoweredPlan) -> None:
             raise MismatchError(
                 f"rank {sender} sends {Transfer(crossed[0], sends=True)} when rank {receiver} "
                 f"expects {Transfer(crossed[1], sends=False)}; messages between two ranks are "
-                "matched by order, so list them in the same order on both"
+                "matched by order, so list them in the same order on both ranks"
             )
 
 
@@ -157,7 +158,8 @@ def _collect_queues(lowered: LoweredPlan, consumer_of_message: dict[Message, str
         for transfer in (transfer for step in line for transfer in step.transfers):
             if transfer.message not in consumer_of_message:
                 raise MismatchError(
-                    f"rank {device}: {transfer} transfers data that no other rank needs; remove it"
+                    f"rank {device}: {transfer} transfers data that no other rank needs; remove "
+                    "the cell"
                 )
             ranks = device, lowered.peer(transfer)
             queue = (*(ranks if transfer.sends else ranks[::-1]), transfer.sends)
@@ -189,14 +191,14 @@ def _check_listed_once(
         repeated = next(end for end in transfers if transfers.count(end) > 1)
         raise MismatchError(
             f"rank {plan.placement[repeated.virtual_stage]}: {repeated} appears twice; "
-            "list each transfer once"
+            "list each transfer only once"
         )
     for message, operation in consumer_of_message.items():
         transfer = Transfer(message, sends)
         if transfer not in distinct_transfers:
             raise MismatchError(
-                f"rank {plan.placement[transfer.virtual_stage]} lacks {transfer}, which "
-                f"{operation} needs; list both the send and the receive of each message"
+                f"rank {plan.placement[transfer.virtual_stage]}: {transfer} is missing, but "
+                f"{operation} needs it; list both the send and the receive of each message"
             )
 
 
@@ -210,8 +212,8 @@ def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transp
     plan = lowered.plan
     if len(workload.forward_ns) != plan.virtual_stages:
         raise MismatchError(
-            f"{plan.name} has {plan.virtual_stages} virtual stages, but times for "
-            f"{len(workload.forward_ns)} were given; use times and plan of the same run"
+            f"{plan.name} has {plan.virtual_stages} virtual stages, but the times are for "
+            f"{len(workload.forward_ns)}; use a plan and times of the same run"
         )
     check_lowered(lowered, transport)
     return Precedence(lowered, transport, workload).makespan_ns()

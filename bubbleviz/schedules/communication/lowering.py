@@ -62,7 +62,7 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
                     available[peer].add(message)
         # The order was checked, but an error in this loop must not make the loop endless.
         if sum(map(len, remaining_steps)) == n_remaining:
-            raise MismatchError(f"the order of {plan.name} deadlocks; change it")
+            raise MismatchError(f"the order of {plan.name} deadlocks; reorder its operations")
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
 

@@ -48,7 +48,7 @@ _NO_COMPUTE = re.compile(
 _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
-_FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
+_FORM = "write cells as 0F3, 0I3, 0W3, 0B3 (stage, operation, microbatch) or (0F3;1B2)OVERLAP_F_B"
 #: Valid sets of backward phases. On every stage, each microbatch needs an F and one of the sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
@@ -96,7 +96,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     lines = [list(_parse_items(number, row)) for number, row in enumerate(_read_rows(text), 1)]
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
     if not any(rows):
-        raise InputError("contains no operation; write one row per rank, as PyTorch does")
+        raise InputError("contains no operations; write one row per rank, as PyTorch does")
     _find_input_backwards(rows)
     placement = _find_placement(rows)
     microbatches = _count_from_zero(rows)
@@ -143,8 +143,8 @@ def write(plan: Plan) -> str:
     """
     if plan.replicas > 1:
         raise UsageError(
-            f"PyTorch's CSV cannot represent the two directions of {plan.name}; write the order of "
-            "one direction"
+            f"PyTorch's CSV format cannot represent the two directions of {plan.name}; write the "
+            "order of a single direction"
         )
     out = io.StringIO()
     rows = ([_format_cell(step.operations) for step in line] for line in model.list_steps(plan))
@@ -164,15 +164,18 @@ def _read_rows(text: str) -> list[list[str]]:
         InputError: The text is not CSV, or has too many cells.
     """
     if "\0" in text:
-        raise InputError("contains a NUL character; save the plan as text")
+        raise InputError("contains a NUL character; save the plan as a text file")
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as error:
         raise InputError(
-            f"not CSV ({error}); write one row per rank, with cells separated by commas"
+            f"not a valid CSV file ({error}); write one row per rank, with cells separated by "
+            "commas"
         ) from error
     if sum(len(row) for row in rows) > _MAX_CELLS:
-        raise InputError(f"more than {_MAX_CELLS:,} cells; give the order of one iteration")
+        raise InputError(
+            f"contains more than {_MAX_CELLS:,} cells; use a file with a single iteration"
+        )
     while rows and not any(rows[-1]):
         rows.pop()
     return rows
@@ -189,7 +192,7 @@ def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int,
     """
     if not any(row):
         raise InputError(
-            f"row {row_number} is empty; write one row per rank, each with its operations"
+            f"row {row_number} is empty; write one row per rank, containing the rank's operations"
         )
     for column, text in enumerate(row, 1):
         pair = _OVERLAP.fullmatch(text)
@@ -202,8 +205,8 @@ def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int,
             forward, backward = sorted(cells, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {row_number}, cell {column}: {to_one_line(text, 60)!r} is not an "
-                    f"overlapped forward and backward; {_FORM}"
+                    f"row {row_number}, cell {column}: {to_one_line(text, 60)!r} is not a forward "
+                    f"overlapped with a backward; {_FORM}"
                 )
             forward.overlaps_next = True
             yield from (forward, backward)
@@ -239,18 +242,20 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
         row = row_of_stage.setdefault(cell.stage, cell.row)
         if row != cell.row:
             raise InputError(
-                f"{cell.position}: stage {cell.stage} is already on row {row}; "
-                "each stage belongs to one rank"
+                f"{cell.position}: stage {cell.stage} is already in row {row}; "
+                "keep all operations of a stage in one row"
             )
     absent = next((stage for stage in range(len(row_of_stage)) if stage not in row_of_stage), None)
     if absent is not None:
-        raise InputError(f"stage {absent} of {max(row_of_stage) + 1} is in no row; list all stages")
+        raise InputError(
+            f"no row contains stage {absent} of {max(row_of_stage) + 1}; list all stages"
+        )
     stages = Counter(row_of_stage.values())
     odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
     if odd is not None:
         raise InputError(
-            f"row {odd} has {format_count(stages[odd], 'stage')} and row 1 has {stages[1]}; "
-            "give all rows the same number"
+            f"row {odd} has {format_count(stages[odd], 'stage')}, but row 1 has {stages[1]}; "
+            "every row needs the same number of stages"
         )
     return tuple(row_of_stage[stage] - 1 for stage in range(len(row_of_stage)))
 
@@ -290,12 +295,12 @@ def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
                 first = earlier[step]
                 raise InputError(
                     f"{cell.position}: {cell.text} repeats {first.text} in {first.position}; "
-                    "list each operation once"
+                    "list each operation only once"
                 )
             if step < max(earlier, default=0):
                 raise InputError(
                     f"{cell.position}: {cell.text} comes after an operation that needs it; "
-                    "order them F, B, W"
+                    "within a microbatch, the order is F, B, W"
                 )
             earlier[step] = cell
         for key in product(sorted({stage for stage, _ in ran}), range(microbatches)):
@@ -309,8 +314,8 @@ def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
                     "the weight gradient (W)" if Phase.B in phases else "the backward"
                 )
             raise InputError(
-                f"row {number}: stage {key[0]} lacks {missing_operation} of microbatch "
-                f"{key[1]} (counted from 0); list all operations of an iteration"
+                f"row {number}: {missing_operation} of microbatch {key[1]} (counted from 0) is "
+                f"missing on stage {key[0]}; list all operations of an iteration"
             )
 
 
@@ -344,16 +349,18 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
                 (end for end in stages if not 0 <= end < plan.virtual_stages), None
             )
             if invalid_stage is not None:
-                raise InputError(f"{cell} has no counterpart: there is no stage {invalid_stage}")
+                raise InputError(
+                    f"{cell} involves stage {invalid_stage}, which does not exist; remove the cell"
+                )
             local_rank, peer_rank = (plan.placement[end] for end in stages)
             if local_rank != device:
                 raise InputError(
                     f"{cell} is on rank {device}, but stage {stages[0]} is on rank {local_rank}; "
-                    "move it there"
+                    "move the cell to that rank"
                 )
             if local_rank == peer_rank:
                 raise InputError(
-                    f"{cell} stays on rank {local_rank}, which has both stages; remove it"
+                    f"{cell} stays on rank {local_rank}, which has both stages; remove the cell"
                 )
             yield model.Step(transfers=(transfer,))
 
@@ -389,13 +396,13 @@ def read_file(path: str) -> model.LoweredPlan:
         InputError: The file cannot be read, has another suffix, or contains no plan.
     """
     if Path(path).suffix.lower() != ".csv":
-        raise InputError(f"{path}: not a plan file; only .csv is supported")
-    raw = files.read_bounded(path, _MAX_BYTES, "a plan", "give the file of one iteration's order")
+        raise InputError(f"{path}: not a plan file; plans are read from .csv files")
+    raw = files.read_bounded(path, _MAX_BYTES, "a plan", "use a file with a single iteration")
     try:
         return read(raw.decode("utf-8-sig"), to_one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: is not UTF-8 text (byte {error.start}); save the plan as UTF-8"
+            f"{path}: not UTF-8 text (byte {error.start}); save the plan as UTF-8"
         ) from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

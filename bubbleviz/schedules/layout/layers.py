@@ -144,11 +144,11 @@ def check_enough(layers: int, stages: int) -> None:
     """
     if layers < stages:
         raise UsageError(
-            f"{format_count(layers, 'layer')} for {stages} virtual stages: each needs at least "
-            "one; give fewer stages or chunks"
+            f"{format_count(layers, 'layer')} for {stages} virtual stages, but each stage needs "
+            "at least one; use fewer stages or chunks"
         )
     if layers > MAX_LAYERS:
-        raise UsageError(f"more than {MAX_LAYERS:,} layers; combine several into one")
+        raise UsageError(f"more than {MAX_LAYERS:,} layers; combine several layers into one")
 
 
 def build_layout_workload(

@@ -117,8 +117,8 @@ class Partition:
 
 
 #: Reasons why no layout was found.
-NONE_FITS = "no layout fits the memory"
-BROKEN_OFF = "the search found no layout that fits the memory"
+NONE_FITS = "no layout fits into memory"
+BROKEN_OFF = "the search found no layout that fits into memory"
 
 
 def find_best_partition(

@@ -136,8 +136,8 @@ def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = T
             max_memory = min(max_memory, int(given_limit * unit * (1 + ROUNDING)))
             if max_memory < one_microbatch:
                 raise UsageError(
-                    f"a memory limit of {given_limit:g} holds no microbatch on device {device}, "
-                    f"which takes {one_microbatch / unit:g}; give more"
+                    f"a memory limit of {given_limit:g} is too small: on device {device}, a single "
+                    f"microbatch needs {one_microbatch / unit:g}; raise the limit"
                 )
         limit.append(max_memory)
     times = zip(workload.forward_ns, backward, weight, strict=True)
