@@ -105,10 +105,10 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
     Idle time, exposed communication and exposed copies each get a sentence if they are long enough.
-    If all of them are too short, a single sentence says that there is little to gain. If work is
-    missing from a profile, advice on the missing work comes first. Advice on missing work is left
-    out if most of the idle time is unrecorded work, because the sentence on idle time already
-    covers it.
+    If all of them are too short, a single sentence says that there is little to gain.
+
+    If work is missing from a profile, advice on the missing work comes first, unless the sentence
+    on idle time already covers it.
 
     In three cases, advice on the recording replaces all other advice: no device was recorded, all
     devices ran a single kernel or copy, or a recording is damaged.

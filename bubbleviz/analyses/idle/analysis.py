@@ -80,9 +80,9 @@ def idle(
 ) -> IdleReport:
     """Measure how long devices were busy and idle, and attribute the idle time to host activities.
 
-    A device may have waited only because another device's recording had not begun. The time before
-    that recording began is then left out of all profiles on a common clock, and a limitation says
-    so. If ``window`` is given, no time inside the window is left out.
+    A device may seem to wait only because another device's recording had not begun. If so, the time
+    before that recording began is left out of all profiles that share a clock, and a limitation
+    says so. If ``window`` is given, no time inside the window is left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.

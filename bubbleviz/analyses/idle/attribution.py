@@ -155,10 +155,9 @@ def _number_unattributed(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return, for each gap, the id of the activity that blocked the work after the gap.
+    """Return, for each gap, an activity id that says which kind of work delayed the work after it.
 
-    The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``,
-    depending on what kind of work delayed the work after the gap.
+    The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``.
 
     Args:
         held_work: Kernels and copies that waited for an event.
@@ -221,7 +220,10 @@ def _name_host_activity(
 def _split_at_events(
     idle: IdleIntervals, thread: Ints, host: HostEvents, untraced: int
 ) -> tuple[IdleIntervals, Bools]:
-    """Split idle intervals where a thread's strongest event changes, and set its activity.
+    """Split idle intervals at the events of a thread, and name what the thread did in each piece.
+
+    If a piece is inside several events, the strongest event decides; see
+    :func:`.host.find_events_around`.
 
     Args:
         idle: Idle intervals.

@@ -319,16 +319,18 @@ def _measure_queue(
 def _has_unrecorded_launches(
     unlaunched_ns: Ints, recorded_ns: tuple[int, int], span_ns: tuple[int, int]
 ) -> bool:
-    """Return whether launches are unknown for too long at either end of a device's span.
+    """Return whether launches are unknown for too long at the start or end of a device's span.
 
-    The queue may then have contained work whose launch was not recorded. The result is True if one
-    of these periods exceeds the fraction ``_MAX_UNRECORDED_TIME`` of the span:
+    The length of the launch queue is then unknown, too. *Orphaned work* is work whose launch is
+    unknown. The result is True if one of these periods exceeds the fraction
+    ``_MAX_UNRECORDED_TIME`` of the span:
 
-    - At the start: from the first work whose launch is unknown to the first known launch.
-    - At the end: from the first work that started after the last known one to the end of the span.
+    - At the start: from the first orphaned work to the first known launch.
+    - At the end: from the first orphaned work that starts after all other work, to the end of the
+      span.
 
     Args:
-        unlaunched_ns: Start times of the kernels and copies whose launch is unknown.
+        unlaunched_ns: Start times of the orphaned work.
         recorded_ns: Time of the first known launch, and start of the last work whose launch is
             known.
         span_ns: Start and end of the span.

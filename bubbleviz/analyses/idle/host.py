@@ -325,8 +325,9 @@ def _merge_frames(events: HostEvents) -> HostEvents:
 def find_events_around(
     host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Cut time segments at event boundaries, and find the strongest event around each piece.
+    """Cut time segments at event boundaries, and find the event that best explains each piece.
 
+    This is the strongest event around the piece, that is, the one with the highest ``strength``.
     If events are equally strong, the shortest one wins. If they are also equally long, the event
     that starts last wins.
 

@@ -92,12 +92,12 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
 
 
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
-    """Compute the mean idle shares, and choose the share that the report shows first.
+    """Compute the mean idle share over named steps and over devices, and say which to show first.
 
-    Idle shares and window lengths are averaged once over named steps and once over devices. The
-    report shows the average over steps first, or the average over devices if no step has a name.
+    The mean over steps is shown first, or the mean over devices if no step has a name.
 
-    Returns the name of the share to show first, and all statistics.
+    Returns the name of the share to show first, and the statistics of idle shares and window
+    lengths.
     """
     devices = [rank for rank in measurement.devices if rank.is_measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]

@@ -78,11 +78,12 @@ def render(measurement: IdleMeasurement) -> str:
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     """Return the data that the page needs to draw the timeline: names, colors and encoded columns.
 
-    The encoded columns form three tables, which ``assets/idle.js`` reads. The column ``code`` is:
+    The encoded columns form three tables, which ``assets/idle.js`` reads. Each table has a column
+    ``code``, whose meaning depends on the table:
 
-    - in ``busy``, the work after the preceding gap,
-    - in ``gaps``, the activity,
-    - in ``spans``, the step, or -1 for the span of a device.
+    - ``busy``: the first work in the busy period,
+    - ``gaps``: the activity,
+    - ``spans``: the step, or -1 for the span of a device.
 
     Times are relative to the earliest start on any device in the same profile.
     """

@@ -70,7 +70,9 @@ def find_proved_waits(
     numbers: Numbering[str],
     kinds: Kinds,
 ) -> tuple[tuple[ProvedWait, ...], int, int]:
-    """Sum the proved waits of a device's streams, and of hosts while the device was idle.
+    """Sum a device's stream waits, and the host waits while it was idle, by waiter and work.
+
+    Only proved waits are included: CUDA events show which work the stream or host waited for.
 
     Args:
         device: The device that the waits delayed.

@@ -322,10 +322,12 @@ class IdleMeasurement:
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        A kernel name is compared among the ranks that ran it equally often. A rank's score is the
-        sum, over its compared kernels, of the time on the fastest device, divided by the sum of the
-        times on the rank itself; see :class:`.Slowness`. A score of 0.5 means that the rank is half
-        as fast.
+        A score of 0.5 means that the rank is half as fast as the fastest ranks. The score is::
+
+            sum of each kernel's time on its fastest rank / sum of the kernel times on this rank
+
+        Both sums cover the rank's comparable kernels. A kernel name is compared among the ranks
+        that ran it equally often; see :class:`.Slowness`.
 
         The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
         without a comparable kernel.

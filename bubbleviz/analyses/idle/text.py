@@ -486,9 +486,9 @@ def _list_steps(
             "length ms": blocks.format_ms(step.length_ns),
             "duty %": blocks.format_percent_cell(step.duty_cycle),
             "idle ms": blocks.format_ms(step.idle_ns),
-            "most of it": blocks.truncate_name(step.activities[0][0]) if step.activities else "",
+            "main activity": blocks.truncate_name(step.activities[0][0]) if step.activities else "",
             "ms": blocks.format_ms(step.activities[0][1] if step.activities else None),
         }
         for rank, step in (steps[index] for index in sorted(most_idle))
     ]
-    yield _make_table(title, rows, len(steps), top, hint, ("device", "step", "most of it"))
+    yield _make_table(title, rows, len(steps), top, hint, ("device", "step", "main activity"))

@@ -439,17 +439,17 @@ def _find_completions(
 def _propagate_completions(
     completed_ns: Ints, completed_by: Ints, runs: _Runs, events: Ints, wait: Ints
 ) -> None:
-    """Make each event complete no earlier than the events that its stream just waited for.
+    """Delay events that were recorded directly after a wait, until the awaited events complete.
 
-    Later completion times are passed on along chains of up to ``_MAX_DEPTH`` events.
+    Delays are passed on along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         completed_ns: Completion time of each event, changed in place.
         completed_by: Row of the activity that completed each event, changed in place.
         runs: Stream waits, grouped into runs.
-        events: Rows of the events that may be delayed, because their stream waits before the record
-            and runs no work between the wait and the record.
-        wait: For each row in ``events``, the index in ``runs`` of the last wait before the record.
+        events: Rows of the events that may be delayed. Their stream waits before the event is
+            recorded, and runs no work in between.
+        wait: For each row in ``events``, the index in ``runs`` of the last wait before the event.
     """
     for _ in range(_MAX_DEPTH):
         latest_wait = find_latest_so_far(runs.run, completed_ns[runs.record])

@@ -251,19 +251,21 @@ def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
 def align_events(
     files: Sequence[EventFile], pool: Kernels
 ) -> tuple[list[Communications], list[RecordingClock], int]:
-    """Return the recorded operations, converted to the profiles' clock where clocks can be aligned.
+    """Convert the operations in event files to the clock of the profiles.
+
+    The clock of each GPU is aligned by matching the GPU's operations with kernels in the profiles.
+    If that fails, the operations keep the clock of their process, because all threads of a process
+    share the profiler's clock.
 
     Args:
         files: The event files.
         pool: Kernels of the profiles.
 
     Returns:
-        tables: Operations of each file. ``gpu`` is a place in the profiles, or a larger number if
-            the GPU is in no profile.
-        clocks: Clocks that ``clock`` refers to. GPUs that could not be aligned share the clock of
-            their process, because all threads of a process share the profiler's clock.
-        n_ambiguous: Number of operations for which several clock offsets fit the kernels equally
-            well.
+        tables: Operations of each file. The column ``gpu`` is an index into ``pool.places``, or a
+            larger number if the GPU is in no profile.
+        clocks: Clocks to which the column ``clock`` refers.
+        n_ambiguous: Number of operations whose clock fits the kernels at several offsets.
     """
     tables: list[Communications] = []
     clocks: list[RecordingClock] = []

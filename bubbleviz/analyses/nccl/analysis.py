@@ -205,9 +205,9 @@ def merge_communication(
 def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> tuple[Ints, int]:
     """Group the rows that record the same operation on different ranks.
 
-    If a flight recorder's ring buffer has dropped its oldest entries, sends and receives are
-    counted starting from the last anchor collective; see :func:`.members.find_epochs`. Sends and
-    receives that follow no anchor cannot be paired.
+    If a flight recorder has dropped its oldest entries, sends and receives are counted from the
+    last collective of the largest communicator; see :func:`.members.find_epochs`. Sends and
+    receives before the first such collective cannot be paired.
 
     Returns the instance number of each row (-1 if unknown), and the number of unpaired sends and
     receives.

@@ -180,10 +180,9 @@ def _find_hang(
 ) -> Fault:
     """Find a communicator's or pair's first unfinished operation, and who has entered it.
 
-    A rank has entered the operation if it recorded this operation or a later one. There is one
-    exception: if any GPU has started the operation, ranks whose GPU has not started it count as not
-    having entered it. Members that have not entered the operation are ``missing`` if their flight
-    recorder was read, otherwise ``undumped``.
+    A rank has entered the operation if it recorded this operation or a later one. If any GPU has
+    started the operation, the rank's own GPU must have started it as well. Members that have not
+    entered the operation are ``missing`` if their flight recorder was read, otherwise ``undumped``.
 
     Args:
         table: Operations recorded by flight recorders.

@@ -255,11 +255,12 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 
 
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
-    """Find the clock offset on which most operations in a block agree.
+    """Find the clock offset that matches the most operations in a block with kernels.
 
-    An operation agrees on an offset if there is a compatible kernel at this distance, within one
-    tolerance. The result also contains the number of operations that agree on the next best offset,
-    which is more than two tolerances away.
+    An offset matches an operation if, after adding the offset, the operation starts at the same
+    time as a compatible kernel, within the tolerance. To show how clear the result is, it also
+    contains the number of operations that the next best offset matches. Offsets within two
+    tolerances of the best one are not considered for the next best.
 
     Args:
         pairs: Operations and kernels.
@@ -319,9 +320,9 @@ def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
 def _find_largest_cluster(
     differences_ns: Ints, tolerance_ns: int, excluded_ns: int | None
 ) -> _Cluster | None:
-    """Find the interval of one tolerance that contains the most differences.
+    """Find the largest group of differences that lie within one tolerance of each other.
 
-    On ties, the cluster with the smallest spread wins.
+    On ties, the group (cluster) with the smallest spread wins.
 
     Args:
         differences_ns: Differences in ascending order.

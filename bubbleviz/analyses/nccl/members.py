@@ -47,15 +47,16 @@ _SEQUENCE_LIMIT = 1 << 40
 
 
 def find_epochs(table: Communications) -> Ints:
-    """Return, for each row, the sequence number of the last anchor collective in the same file.
+    """Find the collective from which each row's sends and receives are counted, called its anchor.
 
-    If a file has lost its oldest entries, sends and receives are counted from an anchor instead of
-    from the start of the file. Anchors are the collectives of the communicator with the most ranks,
-    because all its ranks call its collectives in the same order.
+    The k-th send is paired with the k-th receive. If files have lost their oldest entries, this
+    count cannot begin at the start of a file, so it begins at the anchor. Anchors are the
+    collectives of the communicator with the most ranks, because all its ranks call its collectives
+    in the same order.
 
     Returns:
-        The largest sequence number of an anchor at or before the row, or -1 if the file contains no
-        such anchor.
+        For each row, the sequence number of the last anchor at or before the row in the same file,
+        or -1 if there is none.
     """
     sizes = [len(getattr(communicator, "ranks", ())) for communicator in table.communicators]
     is_collective = (table.peer == NONE) & (table.sequence >= 0)

@@ -22,13 +22,14 @@ def compare_costs(
 ) -> CostComparison:
     """Compare measured costs with estimates.
 
+    JAX's own profiler writes a module fingerprint before each name, as in
+    ``fingerprint::fusion.1`` (``xla/python/xplane_to_profile_instructions.cc``). Fingerprints are
+    removed from the estimates, because nsys exports contain none. If several modules have the same
+    instruction, the last estimate is used.
+
     Args:
         costs: Measured costs.
-        estimates: Estimates in us, keyed by instruction. A module fingerprint before the name
-            (``fingerprint::fusion.1``, written by JAX's own profiler, see
-            ``xla/python/xplane_to_profile_instructions.cc``) is removed, because nsys exports
-            contain no fingerprints. If several modules have the same instruction, the last estimate
-            is used.
+        estimates: Estimates in us, keyed by instruction name.
 
     Returns:
         compared: (measured cost, estimate in us) pairs, largest absolute difference first.

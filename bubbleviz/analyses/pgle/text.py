@@ -133,7 +133,7 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             "estimated us": f"{estimated_us:,.3f}",
             "measured us": f"{measured_us:,.3f}",
             "ratio": f"{measured_us / estimated_us:,.3f}" if estimated_us else "-",
-            "off us": f"{measured_us - estimated_us:+,.3f}",
+            "error us": f"{measured_us - estimated_us:+,.3f}",
             "executions": f"{executions:,}",
         }
 

@@ -29,9 +29,10 @@ _DEADLOCKED = 1 << 62
 def choose_with_communication(
     best: planning.BestPlan, *, queued: bool
 ) -> tuple[Outcome, Communication]:
-    """Choose the allowed order with the shortest makespan, counting transfers on streams.
+    """Choose the allowed order that has the shortest makespan if messages are simulated as well.
 
-    The effort depends on the number of operations in the plan:
+    Reordering messages can shorten the makespan, but takes time. The effort therefore depends on
+    the number of operations in the plan:
 
     - Up to ``_MAX_REORDERED``, the messages of every candidate that can still win are reordered,
       and the results are compared.
