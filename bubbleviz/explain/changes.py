@@ -384,8 +384,8 @@ def _insert_moved(operations: Operations, moved_rows: Ints, places_late: Ints) -
     """Return the rows of a rank's operations in the planned order.
 
     Operations that ran in place keep the order in which the host started them. Each moved operation
-    is inserted between them, ``places_late`` operations earlier than it ran. Operations that are
-    moved to the same position are ordered by microbatch.
+    is inserted ``places_late`` in-place operations before the position at which it ran. Operations
+    that are moved to the same position are ordered by microbatch.
 
     Args:
         operations: Operations of the rank in an iteration.

@@ -167,7 +167,7 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Compute the id of the result that each half produces, and the id of the one that it needs.
+    """Compute the id of the result that each half produces, and the id of the result that it needs.
 
     Args:
         operations: Operations of all ranks.

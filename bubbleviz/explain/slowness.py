@@ -148,10 +148,11 @@ def compute_rank_slowdowns(
     by_stage: Mapping[int, float],
     by_replica: Mapping[int, float],
 ) -> dict[int, float]:
-    """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
+    """Return the slowdown S of each rank: the smaller S of its stage and its replica.
 
-    This is how Lin et al. (arXiv 2505.05713) define S of a worker. This definition needs one replay
-    per stage and one per replica instead of one per rank.
+    S is how many times longer iterations take than ideal ones. This definition for ranks is from
+    Lin et al. (arXiv 2505.05713). It needs one replay per stage and one per replica instead of one
+    per rank.
 
     Args:
         ranks: Indices of the ranks.

@@ -1013,7 +1013,7 @@ def _build_gap_fault(
     """Build the fault of launch gaps on some ranks.
 
     The rows of the fault are the compute operations on those ranks that contain launch gaps. The
-    reported number is the fraction of their total time that is launch gaps.
+    reported number is the fraction of their total time that consists of launch gaps.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -1125,8 +1125,9 @@ def find_host_activity(
 ) -> tuple[int, int]:
     """Find the call and the range that a host was in for at least half of the lost time.
 
-    The time spent in a name is the total overlap of its activities with the interval. If several
-    names qualify, the name whose activities have the shortest total duration is returned.
+    The time in a call or range is the total overlap of all activities of this name with the
+    interval. If several names qualify, the one with the shortest total duration is returned,
+    because it describes the delay most specifically.
 
     Args:
         hosts: Activities of launching threads.
@@ -1142,7 +1143,7 @@ def find_host_activity(
     overlaps = (hosts.rank == rank) & (overlap_ns > 0)
 
     def find_shortest(is_call: int) -> int:
-        """Return the name id of the call (1) or range (0) that qualifies, or -1."""
+        """Return the name id of the shortest call (1) or range (0) that qualifies, or -1."""
         rows = np.flatnonzero(overlaps & (hosts.call == is_call))
         names = group_rows(hosts.name_id[rows])
         spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])

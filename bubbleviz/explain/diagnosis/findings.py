@@ -320,13 +320,13 @@ class _Baseline:
 
 
 def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
-    """Estimate the error of a saving that is due to the error of the times without the fault.
+    """Estimate the error of a saving that is due to noise in the times without the fault.
 
-    The times without the fault are computed from two medians of noisy times: the median of the slow
-    work and the median of its norm. The standard error of a median of n times is 1.25 standard
-    deviations / sqrt(n). Here, n is the mean number of slow rows per kind of work. The relative
-    error is multiplied by the mean time per rank and iteration that the slow rows take without the
-    fault.
+    The times without the fault follow from two medians of noisy times: the median of the slow work
+    and the median of its norm. The standard error of a median of n times is 1.25 standard
+    deviations / sqrt(n), where n is the mean number of slow rows per kind of work. This relative
+    error applies to the time that the slow rows would take without the fault, as a mean per rank
+    and iteration.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.

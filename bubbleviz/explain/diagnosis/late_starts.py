@@ -28,14 +28,13 @@ _MAX_OVERLAP = 0.01
 
 
 def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
-    """Return how late the first operation of each rank starts in each iteration, in ns.
+    """Measure how much later each rank begins an iteration than the first rank does, in ns.
 
-    The delay is measured from the earliest start of the iteration on any rank. Only the first
-    operation of a rank in an iteration can be late. This operation must need no input, have no
-    recorded launch, and start more than 20 us late. All other delays are 0.
+    Only the first operation of a rank in an iteration has a delay. It must need no input, have no
+    recorded launch, and start more than 20 us after the first rank. All other delays are 0.
 
-    All delays are 0 in the following cases, because ranks then do not wait for each other or cannot
-    be compared:
+    All delays are 0 in the following cases, in which ranks do not wait for each other or cannot be
+    compared:
 
     - A rank begins an iteration clearly before all ranks have ended the previous one
       (:func:`_wait_for_each_other`).

@@ -98,11 +98,11 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 def expand_cleared_weights(code: Ints) -> Ints:
     """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
 
-    A ``CLEARED`` code represents the weight gradients of all earlier backwards of kind ``BACKWARD``
-    in its chunk, except:
+    A ``CLEARED`` operation computes all weight gradients that remain in its chunk. It represents
+    one for each earlier ``BACKWARD`` of the chunk, except those that are computed elsewhere:
 
-    - Weight gradients that have an operation of kind ``WEIGHTS`` anywhere in the order.
-    - Weight gradients that an earlier ``CLEARED`` code represents.
+    - By a ``WEIGHTS`` operation anywhere in the order.
+    - By an earlier ``CLEARED`` operation.
 
     Finally, fused backwards get the kind of other backwards (:func:`unite_backwards`).
     """

@@ -112,9 +112,9 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
 def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """Add the operations of missing microbatches to the differences and distance of a verdict.
 
-    For each order, every (kind, chunk) pair that occurs in it is missing once per missing
-    microbatch. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``. Both
-    are operation counts, summed over all ranks.
+    Each missing microbatch lacks one operation for every (kind, chunk) pair that occurs in an
+    order. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``, where
+    ``n_ran`` and ``n_missing`` count operations on all ranks.
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.

@@ -33,18 +33,17 @@ Pairs = tuple[Ints, Ints]
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
     """Find the predecessors of the sends and receives of each rank, and of their consumers.
 
-    The result has one entry of (row, predecessor) pairs per rule, in this order:
+    Each rule gives (row, predecessor) pairs:
 
     1. A send or receive follows the previous one with the same role on its link. A link is a
-       combination of rank, iteration, source stage and destination stage. There is one entry per
-       role, in the order of :data:`.POINT_TO_POINT`.
+       combination of rank, iteration, source stage and destination stage.
     2. A send follows the compute operation that produces its data.
     3. A compute operation follows the receives of its data.
     4. The receive of a compute operation follows the previous compute operation in the same
        direction (forward or backward) on the same rank in the same iteration. For example, RECV_F 3
        follows F2.
-    5. The first backward transfers follow a forward of the warm-up. These are the two entries of
-       :func:`_order_first_backwards`.
+    5. The first backward transfers follow a forward of the warm-up
+       (:func:`_order_first_backwards`).
 
     Rules 2 to 4 apply only to transfers whose compute operation is known.
 
@@ -56,7 +55,8 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         computes: Rows of the compute operations. A rank runs them sequentially.
 
     Returns:
-        Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
+        Nine entries of pairs: four for rule 1, in the order of the roles in
+        :data:`.POINT_TO_POINT`, one each for rules 2 to 4, and two for rule 5.
     """
     role, rank_iteration = work.role, work.rank_iteration
     # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time.

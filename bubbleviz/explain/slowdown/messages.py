@@ -276,10 +276,14 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     A late receive is posted after the data was sent. If data moves before late receives are posted
     (:func:`_has_data_moved_ahead`), their transfers are inferred as well.
 
-    An inferred transfer starts when its data was sent. An inferred transfer ends when the data was
-    received if the message itself shows the transfer time, or if its receive was late and took more
-    than ``CLOCK_NS``. All other transfers take the median time of their link, but end no later than
-    the data was received.
+    An inferred transfer starts when its data was sent. In two cases, it ends when the data was
+    received:
+
+    - The message itself shows the transfer time.
+    - Its receive was late and took more than ``CLOCK_NS``.
+
+    All other transfers take the median time of their link, but end no later than the data was
+    received.
 
     Args:
         run: The replayed run.

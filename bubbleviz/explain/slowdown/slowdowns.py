@@ -238,9 +238,9 @@ class Scenarios:
     def _find_closing_rows(self, group: Ints, is_mixed: Bools, ends_ns: Ints) -> Ints:
         """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
-        All closing rows that depend on several groups are returned. The ends of all other closing
-        rows are known. Of those other rows, only the last one is returned for each group, iteration
-        and replay.
+        The ends of mixed rows, which depend on several groups, are still unknown, so all mixed
+        closing rows are returned. The ends of all other closing rows are known, so only the last
+        one is returned for each group, iteration and replay.
 
         Args:
             group: Group number of each row.

@@ -112,12 +112,12 @@ def _order_transfers(
     A (row, predecessor) pair is dropped in two cases:
 
     - The row is a send or receive that starts more than ``CLOCK_NS`` before the predecessor ends.
-    - The row is a receive, the predecessor is a compute operation, and receives of this entry are
-      usually posted before the compute operation ends.
+    - The row is a receive, and receives of the same entry are usually posted early, which means
+      before the compute operation that should precede them has ended.
 
-    The second case can be checked only for receives whose data was sent more than ``CLOCK_NS``
-    before the end of the compute operation. The second case applies to an entry if more than half
-    of those receives were posted early.
+    The second case applies if more than half of the entry's receives were posted early. Only
+    receives whose data was sent more than ``CLOCK_NS`` before the end of the compute operation are
+    counted for this.
 
     Args:
         work: Work table of all ranks.
@@ -354,13 +354,12 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return (row, collective) pairs: for each collective, the row that has to wait for it.
 
-    If the collective was exposed, this is the first compute operation that started after it ended.
-    Otherwise it is the first optimizer that started after it ended. Collectives without such a row
-    are left out.
+    - If the collective was exposed, the first compute operation after its end has to wait.
+    - Otherwise, the first optimizer after its end has to wait.
 
-    A collective was exposed if the rank had nothing to compute when it ended. So the compute
-    operation before that first compute operation must have ended at most ``CLOCK_NS`` after the
-    collective, or there must be none.
+    Collectives without such a row are left out. A collective was exposed if the rank had nothing
+    else to compute when it ended. This is the case if all earlier compute operations had ended by
+    then, allowing for ``CLOCK_NS``.
 
     Args:
         work: Work table of all ranks.
