@@ -131,8 +131,8 @@ def ask_what_if(
         explanation: Explanation of the run, with phase times and changes.
         recognized: The recognized schedule, or None if recognition did not run.
         plan: The plan of the run, or None for the recognized schedule.
-        with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
-            simulated or, if that is None, the recognized schedule.
+        with_all_schedules: Whether to simulate all known schedules. If false, only one is
+            simulated: ``plan`` or, if it is None, the recognized schedule.
         memory: Device memory in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -190,8 +190,8 @@ def _compare_with_run(
         name: Name of the recognized schedule, or None if it is unknown.
         plan: Plan to simulate instead of the recognized schedule, or None.
         memory: Device memory in bytes, or None if it is unknown.
-        with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
-            simulated or, if that is None, the recognized schedule.
+        with_all_schedules: Whether to simulate all known schedules. If false, only one is
+            simulated: ``plan`` or, if it is None, the recognized schedule.
         by_makespan: Whether schedules are compared by makespan. If false, they are compared by
             cost, the longest window on any stage.
     """

@@ -30,7 +30,9 @@ from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
 
-UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
+UNKNOWN = (
+    "the profiles do not show whether the ranks are stages of a pipeline or replicas of one stage"
+)
 #: (name, first start, last end) of an operation of a rank.
 Operation = tuple[str, int, int]
 

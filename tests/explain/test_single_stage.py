@@ -36,7 +36,7 @@ def test_one_stage_ran_no_schedule(options: dict[str, Any]) -> None:
     assert (report.schedule.name, report.schedule.also) == (None, ())
     assert report.single_stage
     text = text_of(report, 160)
-    assert "no schedule: one stage is no pipeline" in text
+    assert "no schedule: a single stage is not a pipeline" in text
     assert "Methods" not in text
     assert "The schedule itself" not in text
     assert write_methods(report).startswith("No pipeline was measured with bubbleviz ")

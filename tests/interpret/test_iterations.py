@@ -266,7 +266,7 @@ def test_constant_names_without_iterations_give_no_stages(schedule: str, stages:
     assert not any("without a profile" in note.what for note in report.limitations)
     assert (describe_first_steps(report) or "").startswith("Name iterations in ranges, or record")
     assert report.schedule is not None
-    assert report.schedule.reason == "nothing tells iterations apart"
+    assert report.schedule.reason == "the iterations cannot be told apart"
 
 
 @pytest.mark.parametrize("order", [(), (0, 1, 2, 3)])

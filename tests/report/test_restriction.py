@@ -30,7 +30,7 @@ from tests.support.report_texts import text_of
 from tests.support.torch_traces import set_world_size, write_traces
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
-NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
+NO_PIPELINE = "no pipeline was measured: a single stage is not a pipeline"
 #: Profiles of fixtures that lack some stages of the pipeline.
 PARTIAL = {
     "both ends of a V": ["zb-v/rank0.sqlite"],
@@ -60,7 +60,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "stages without a profile" in list_limitation_subjects(report)
     text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
-    assert "one stage is no pipeline" not in text
+    assert "a single stage is not a pipeline" not in text
     assert "it is incomplete because ranks of the run are missing" in write_methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
@@ -76,7 +76,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
 def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
     report = bubbleviz.analyze([FIXTURES / name for name in names], what_if=True)
 
-    reason = "the profiles hold one stage of a pipeline, and the others are missing"
+    reason = "the profiles contain only one stage of a pipeline"
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.reason) == (None, reason)
     assert report.what_if is not None
@@ -157,7 +157,9 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
     assert make_document(report)["restrictions"][0]["text"] == NO_PIPELINE
     assert NO_PIPELINE in picture(report, View())
-    assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
+    assert "No pipeline was measured: a single stage is not a pipeline." in latex.render(
+        report, View()
+    )
     assert (INCOMPLETE in text_of(report)) == (world > 1)
     assert world == 1 or "almost no bubble to remove" not in (describe_first_steps(report) or "")
 
@@ -227,7 +229,7 @@ def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
         assert f"processes {pids} and none of the kernels" in note.reason
         assert "record CUDA in all processes" in note.reason
         assert report.schedule is not None
-        assert report.schedule.reason.startswith("the profiles hold one stage") == single
+        assert report.schedule.reason.startswith("the profiles contain only one stage") == single
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_every_output_describes_iterations_and_idle_time(report: Report) -> None
     assert report.single_stage
     value, bounds, *_ = describe_headline(report)
     assert value == "idle in iterations: 28.57 %"
-    assert "one stage is no pipeline" in bounds
+    assert "a single stage is not a pipeline" in bounds
     svg_text = picture(report, View())
     assert ">idle in iterations 28.6" in svg_text
     assert "28.6 % of its time is idle.</title>" in svg_text

@@ -1126,8 +1126,7 @@ def find_host_activity(
     """Find the call and the range that a host was in for at least half of the lost time.
 
     The time in a call or range is the total overlap of all activities of this name with the
-    interval. If several names qualify, the one with the shortest total duration is returned,
-    because it describes the delay most specifically.
+    interval. If several names qualify, the one with the shortest total duration is returned.
 
     Args:
         hosts: Activities of launching threads.
