@@ -126,12 +126,11 @@ def collect_phase_samples(
             rows.
 
     Returns:
-        waited: Rows, and the transfer times in ns of receives that waited for their input.
-        started: Rows, and possible transfer times in ns. A possible transfer time is the time from
-            when the input was ready to the start of the operation, if the rank was idle the whole
-            time.
-        gaps: Rows, the gap before each operation in ns, and its slack in ns. The slack is how long
-            the input had been ready when the previous operation ended. The slack is -1 if the
+        waited: Receives that waited for their input: rows, and transfer times in ns.
+        started: Operations whose rank was idle from when their input was ready to their start:
+            rows, and this time in ns, which may be a transfer time.
+        gaps: Operations with a gap before them: rows, the gap in ns, and the slack in ns. The slack
+            is how long the input had been ready when the previous operation ended, or -1 if the
             operation has no input from another rank.
     """
     waiting = receives.take(receives.wait_ns > 0)

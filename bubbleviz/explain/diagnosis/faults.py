@@ -825,10 +825,10 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
 def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault | None:
     """Return the fault of one kind of collective that became slow during the run, or None.
 
-    For each stage, a jump is fitted to the logarithms of its transfer times in each iteration
-    (:func:`.fit_jumps`). A transfer time is the lower median over the collectives of the stage. The
-    stage has slowed if the jump is significant. Without the fault, its collectives take as long as
-    before the jump. The times of the fault are those of the stage with the largest jump.
+    The transfer time of a stage in an iteration is the lower median over its collectives. A stage
+    became slow if the logarithms of these times jump significantly (:func:`.fit_jumps`). Without
+    the fault, its collectives take as long as before the jump. The fault reports the times of the
+    stage with the largest jump.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.

@@ -1024,7 +1024,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
 
 
 def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> Ints:
-    """Return the idle time before each row since its last predecessor ended, by cause.
+    """Return the idle time from the end of each row's last predecessor to its start, by cause.
 
     The times are in ns and have the shape (rows, causes).
 

@@ -72,9 +72,9 @@ def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
 
     1. The operation itself.
     2. An operation with the same microbatch and chunk.
-    3. An operation with the same chunk, for the chunk number only. The microbatch is the number in
-       the code. If the reported microbatch numbers of all operations of the chunk differ from their
-       codes by the same offset, this offset is added.
+    3. An operation with the same chunk, which gives only the chunk number. The microbatch number is
+       taken from the code. If all microbatch numbers of the chunk differ from their codes by the
+       same offset, this offset is added.
     4. The code.
 
     Args:

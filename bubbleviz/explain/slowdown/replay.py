@@ -93,10 +93,10 @@ class Replay:
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mask_mixed(self, group: Ints) -> Bools:
-        """Return a mask of the rows that depend on rows in several groups.
+        """Mark the rows that depend on rows in several groups.
 
-        A row depends on itself, on its direct and indirect predecessors, and on the predecessors of
-        all rows of its meeting. The mask is False for rows that are not replayed.
+        A row depends on itself and on its direct and indirect predecessors. The rows of a meeting
+        also depend on each other's predecessors. The mask is False for rows that are not replayed.
 
         Args:
             group: Group number of each work row, for example its replica.

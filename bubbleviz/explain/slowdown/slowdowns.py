@@ -200,8 +200,9 @@ class Scenarios:
                 to no group.
             n_groups: Number of groups.
             is_mixed: Mask of the mixed rows.
-            ends_ns: Known ends of the other rows, shape (rows, 2): first if the row's group has
-                measured times, then in ideal iterations. Ends of mixed rows are not read.
+            ends_ns: Known ends of the other rows, shape (rows, 2). Column 0 is the end if the row's
+                group has measured times, and column 1 is the end in ideal iterations. Ends of mixed
+                rows are not read.
 
         Returns:
             Mean length of the iterations in ns for each group.

@@ -129,8 +129,8 @@ class Work(Table):
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of any
         row of the meeting. This is ``get_transfer_time`` in the published ``analyzer/wia.py``. The
-        transfer time can be negative. If the transfer time would be -10 ms or less, the row had
-        buffered the data, and its transfer time is 0.
+        transfer time can be negative. If the difference is -10 ms or less, the data was buffered,
+        and the transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])
