@@ -96,13 +96,13 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         (M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)), "is already pinned"),
         (M(2_000, 62_000, 3, size=3 * MB, memory=(PAGEABLE, DEVICE)), "copy from or to pinned"),
         (M(2_000, 62_000, 3, kind=2, size=3 * MB, memory=(DEVICE, PAGEABLE)), "to pinned memory"),
-        (M(2_000, 62_000, 3, size=3 * MB), "this memory's kind is unknown"),
+        (M(2_000, 62_000, 3, size=3 * MB), "the kind of this memory is unknown"),
         (M(2_000, 62_000, 3, kind=8, size=3 * MB, memory=(DEVICE, DEVICE)), "within the device"),
         (M(2_000, 62_000, 3, kind=10, size=3 * MB, memory=(DEVICE, DEVICE)), "while kernels run"),
         (M(2_000, 62_000, 3, kind=11, size=3 * MB, memory=(MANAGED, DEVICE)), "prefetch managed"),
         (
             M(2_000, 62_000, 3, size=100, memory=(PINNED, DEVICE)),
-            "combine the small copies (1, 100 B on average)",
+            "combine the small copies (count: 1, mean size: 100 B)",
         ),
     ],
 )

@@ -73,7 +73,7 @@ def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
     assert early.exposed_communication_ns == 15 * MS
     assert late_rank.exposed_communication_ns == 15 * MS
     note = find_limitation(report, SKEWED)
-    assert "up to 890.0 ms before that are left out" in note.reason
+    assert "up to 890.0 ms before that are excluded" in note.reason
 
 
 def test_waiting_for_the_last_recording_is_marked_in_communication(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_waiting_for_the_last_recording_is_marked_in_communication(tmp_path: Pat
     measured = measure_communication(tmp_path)
 
     note = find_limitation(measured, SKEWED)
-    assert "up to 890.0 ms of its waiting are not that device's fault" in note.reason
+    assert "up to 890.0 ms of the waiting time is not that device's fault" in note.reason
 
 
 def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ _INCOMPLETE = (
 )
 _COPIES = "of the time is spent on exposed copies, while no kernel runs"
 #: Remedy for copies of unknown direction and size.
-_COPY_LESS = "copy less, or copy from pinned memory on a separate stream"
+_COPY_LESS = "copy less data, or copy from pinned memory on a separate stream"
 #: Names of the activities in which a device waits for copies.
 _OF_COPIES = ("transfer", "blocked by copies")
 

@@ -129,7 +129,7 @@ def idle(
         start_ns = start_skew.find_common_start(recorded)
         if start_ns is not None:
             profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
-            excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
+            excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are excluded")
             skew = (excluded, *skew)
     return _make_report(profiles, options, (*unreadable, *skew))
 

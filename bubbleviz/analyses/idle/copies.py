@@ -23,11 +23,12 @@ _SMALL = 64 * 1024
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
 #: Remedies for copies between host and device, keyed by kind of host memory.
 _OF_HOST_MEMORY = {
-    Memory.PINNED: "this memory is already pinned, so copy less, or copy on a separate stream",
+    Memory.PINNED: "this memory is already pinned, so copy less data, or copy on a separate stream",
     Memory.PAGEABLE: "copy from or to pinned memory, without blocking, on a separate stream",
 }
 _UNKNOWN_MEMORY = (
-    "copy less, or copy on a separate stream from pinned memory (this memory's kind is unknown)"
+    "copy less data, or copy on a separate stream from pinned memory (the kind of this memory is "
+    "unknown)"
 )
 
 
@@ -168,15 +169,16 @@ def _suggest_remedy(total: CopyTotal) -> str:
     if total.size is not None and total.size < _SMALL * total.count:
         mean = format_size(total.size / total.count)
         return (
-            f"combine the small copies ({total.count:,}, {mean} on average) into fewer, larger ones"
+            f"combine the small copies (count: {total.count:,}, mean size: {mean}) into fewer, "
+            "larger ones"
         )
     if Memory.MANAGED in (total.source, total.target):
         return "prefetch managed memory before kernels access it (cudaMemPrefetchAsync)"
     if total.direction in _OF_HOST:
         return _OF_HOST_MEMORY.get(total.host_memory, _UNKNOWN_MEMORY)
     if total.direction is Direction.DEVICE_TO_DEVICE:
-        return "copy less within the device (fuse kernels, avoid layout changes)"
-    return "copy less, or copy on a separate stream while kernels run"
+        return "copy less data within the device (fuse kernels, avoid layout changes)"
+    return "copy less data, or copy on a separate stream while kernels run"
 
 
 def format_size(size: float) -> str:

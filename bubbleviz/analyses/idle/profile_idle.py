@@ -165,7 +165,7 @@ def _find_limitations(
     untraced = any(total.activity == known.UNTRACED for total in totals)
     if untraced and len(evidence.ranges) == 0:
         yield Limitation(
-            "what hosts did outside of API calls",
+            "host activity outside of API calls",
             f"{path}: no range (NVTX, ROCTx, record_function, operators) overlaps the idle time, "
             'so this time counts as "no host trace"',
         )

@@ -430,7 +430,9 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
         awaited_ns = measurement.summed(f"awaited_{name}")
         if awaited_ns:
             awaited_share = awaited_ns / measurement.summed(f"exposed_{name}")
-            parts.append(f"{format_percent(awaited_share)} of exposed {kind} delayed launched work")
+            parts.append(
+                f"{format_percent(awaited_share)} of exposed {kind} delayed work that was launched"
+            )
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 

@@ -236,9 +236,10 @@ def _format_process(pid: int) -> str:
 
 
 def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return each operation's duration, measured on the GPU's clock if it recorded start and end.
+    """Return the duration of each operation in ns, or -1 if unknown.
 
-    A duration is -1 if it is unknown, negative or longer than ``MAX_DURATION_NS``.
+    The GPU's clock is used if it recorded start and end, otherwise the given times are used.
+    Durations that are negative or longer than ``MAX_DURATION_NS`` count as unknown.
     """
     duration_ns = np.full(len(start_ns), NONE)
     gpu_end_ns = gpu.events.gpu_end_ns[gpu.rows]

@@ -414,7 +414,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
 
 
 #: Text about the effect of recordings that start at different times. {} is a duration.
-_SKEW = "{} of its waiting are not that device's fault; exclude this time with --window"
+_SKEW = "{} of the waiting time is not that device's fault and should be excluded with --window"
 
 
 def _list_limitations(
@@ -468,7 +468,7 @@ def _list_limitations(
             "ranks",
         ),
         (
-            "hosts aligned by UTC alone",
+            "hosts aligned only by UTC",
             alignments.count(Alignment.UTC),
             "waiting between these hosts is accurate to milliseconds at best",
         ),
@@ -520,8 +520,16 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
     """Yield limitations about events in a file that are damaged, incomplete or left out."""
     for subject, count, reason in (
         ("damaged events", file.unreadable, "these events are cut off or damaged, and are ignored"),
-        ("events without an end", file.n_without_end, "the job or the file ended before they did"),
-        ("ends without a start", file.n_without_begin, "their start is missing; they are ignored"),
+        (
+            "events without an end",
+            file.n_without_end,
+            "the job or the file ended before these events did",
+        ),
+        (
+            "ends without a start",
+            file.n_without_begin,
+            "the start was not recorded, so the end is ignored",
+        ),
         ("operations recorded twice", file.n_duplicates, "each operation counts once"),
         ("events of unknown categories", file.n_unknown, "these events are ignored"),
         (

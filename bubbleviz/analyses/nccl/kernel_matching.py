@@ -198,10 +198,12 @@ class StartPairs:
 def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
     """Find the clock offset and drift that match the largest number of operations with kernels.
 
-    Blocks of operations are searched for an offset on which most of their operations agree. The
-    search ends at the first block in which at least half of the operations agree on a clear offset.
-    If no block is that good, the block with the most agreeing operations wins. Offset and drift are
-    then fitted to all operations, starting from the chosen block.
+    The search has two steps:
+
+    1. Find an offset that matches many operations in a block of consecutive operations. Blocks are
+       tried until a clear offset matches at least half of a block. If there is no such block, the
+       block with the most matches is used.
+    2. Starting from this block, fit offset and drift to all operations.
 
     Args:
         operations: Start times of the recorded operations.

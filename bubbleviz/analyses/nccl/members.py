@@ -390,8 +390,8 @@ def split_waiting(
 def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> Ints:
     """Return the time from each operation's start to the start of its last member.
 
-    The time is at most the duration, if the duration is known. Rows that share a kernel count as
-    one member.
+    The waiting time is capped at the duration, if the duration is known. Rows that share a kernel
+    count as one member.
 
     Args:
         table: Operations from all files.
@@ -399,8 +399,9 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time of each row in ns, or -1 if no other member was found or only the launch
-        was recorded. A launch is not the start of the kernel.
+        The waiting time of each row in ns, or -1 if unknown. It is unknown if there is no other
+        member, or if only the launch was recorded, because a kernel can start long after its
+        launch.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

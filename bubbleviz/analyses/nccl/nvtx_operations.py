@@ -219,8 +219,8 @@ def _measure_depth(change: Ints, thread: Ints) -> Ints:
 def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     """Divide each key's k kernels evenly among its n operations, in order.
 
-    Operation j (zero-based) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1, but
-    always the first of these kernels. Several operations can therefore share a kernel.
+    Operation j (zero-based) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1. If
+    this range is empty, it gets kernel floor(j k / n), which it shares with other operations.
 
     Args:
         operations: Key columns of the operations.

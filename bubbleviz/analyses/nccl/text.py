@@ -125,7 +125,7 @@ def _list_hang_lines(
     elif any(fault.undumped for fault in waits):
         yield (
             "Hang: ",
-            "the ranks that cause it may be the ranks without a dump; pass the dumps of all ranks",
+            "the cause may be a rank without a dump; pass the dumps of all ranks",
         )
     elif any(fault.missing for fault in waits):
         yield (

@@ -129,7 +129,7 @@ def measure(
 def _describe_overlap(
     path: str, activities: Activities, work: Ints, is_communication: Bools
 ) -> Iterator[Limitation]:
-    """Yield a limitation if collectives run at the same time as compute kernels.
+    """Yield a limitation if collectives overlap compute kernels for a large part of their time.
 
     Args:
         path: Path to the profile.

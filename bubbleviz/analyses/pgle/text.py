@@ -49,7 +49,7 @@ def list_warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
 def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     """Return a text with the XLA flags for the run to profile and for the runs that use the costs.
 
-    For devices other than GPUs, the text says that XLA reads costs for GPUs only.
+    For devices other than GPUs, the text says that XLA reads cost files only for GPUs.
 
     Args:
         paths: Paths to the cost files.
@@ -57,7 +57,7 @@ def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     """
     if device != "GPU":
         used = "ran on CPUs" if device == HOST else f"used {device}s"
-        return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
+        return f"\nThe run {used}, but XLA reads cost files (PGLE) only for GPUs.\n"
     file = to_one_line(paths[0]) if len(paths) == 1 else "FILE"
     if any(c.isspace() or c in "\"'\\" for c in file):
         # Flags in XLA_FLAGS are separated by spaces.
@@ -73,14 +73,14 @@ def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
 def summarize_costs(costs: Costs) -> str:
     """Return two lines on what the costs are based on and how many executions were left out."""
     collectives = sum(cost.collective for cost in costs.instructions)
-    rules = f"{costs.aggregate} of executions and devices"
+    rules = f"cost: {costs.aggregate} over executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
     devices = format_count(costs.devices, _describe_device(costs, "device"))
     return (
         f"{format_count(len(costs.instructions), 'instruction')}, including "
-        f"{format_count(collectives, 'collective')}; {rules}: "
-        f"{format_count(costs.executions, 'execution')} on {devices}\n"
+        f"{format_count(collectives, 'collective')}; {rules} ("
+        f"{format_count(costs.executions, 'execution')} on {devices})\n"
         f"left out: {format_count(costs.warm_up, 'execution')} in the warm-up of their module, "
         f"{costs.cut:,} cut by the capture, {costs.compilation:,} while XLA compiled\n"
     )

@@ -258,7 +258,9 @@ def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]
     ranks = {"measured": iteration.ranks, "silent": n_silent, "expected": iteration.world_size}
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
     yield "ranks", "Number of ranks in the run, by state.", ("state",), states
-    text = f"How much longer a slow rank computes than others; only the {_RANKS} slowest ranks."
+    text = (
+        f"Excess compute time of a slow rank over its peers, as a fraction; up to {_RANKS} ranks."
+    )
     slow = [
         (
             (
