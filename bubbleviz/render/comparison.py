@@ -174,7 +174,7 @@ def check_drawable(is_saved: Mapping[str, bool]) -> None:
     path = next((path for path, from_report in is_saved.items() if from_report), None)
     if path is not None:
         raise UsageError(
-            f"{path}: a JSON report has no operations to draw; give the profiles of this run "
+            f"{path}: a JSON report has no operations to draw; pass the profiles of this run "
             "instead, or leave out the picture"
         )
 
@@ -188,7 +188,7 @@ def draw_svg(comparison: Comparison, view: View) -> str:
     if isinstance(comparison.runs[0].saved, IdleSummary):
         raise UsageError(
             f"{comparison.runs[0].path}: a comparison of idle time has no operations to draw; "
-            "leave out the picture, or draw each run with bubbleviz idle RUN -o idle.svg"
+            "leave out the picture, or draw each run with: bubbleviz idle RUN -o idle.svg"
         )
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [
@@ -196,14 +196,14 @@ def draw_svg(comparison: Comparison, view: View) -> str:
         for run in comparison.runs
         if run.report is not None
     ]
-    return draw_panels(panels, f"{len(panels)} runs on one axis of time")
+    return draw_panels(panels, f"{len(panels)} runs on a common time axis")
 
 
 def format_markdown(comparison: Comparison) -> str:
     """Return a comparison as Markdown text.
 
-    The text contains everything that :func:`list_sections` yields, followed by the first cause and
-    the first advice of each run.
+    The text contains everything that :func:`list_sections` yields, followed by the largest cause
+    of idle time and the first advice of each run.
     """
     causes = [
         line for run in comparison.runs for line in describe_cause(run.saved, f"{run.title}: ")
@@ -213,7 +213,7 @@ def format_markdown(comparison: Comparison) -> str:
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
-    """Return a line that names a run's first cause of idle time and the first thing to do.
+    """Return a line with the largest cause of a run's idle time and the first thing to do.
 
     The result is an empty list if both are unknown.
 
@@ -226,7 +226,7 @@ def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
     if first_cause is not None:
         label, fraction = first_cause
         idle = "bubble" if find_no_pipeline(saved.restrictions) is None else "idle time"
-        clauses.append(f"first cause: {label}, {format_percent(fraction)} of the {idle}")
+        clauses.append(f"largest cause: {label}, {format_percent(fraction)} of the {idle}")
     if saved.what_to_do_first is not None:
         clauses.append(f"what to do first: {saved.what_to_do_first}")
     return [prefix + "; ".join(clauses)] if clauses else []
@@ -272,7 +272,7 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
         )
         n_left_out = max(len(notes) - _MAX_NOTES, 0)
         more_notes = f", {format_count(n_left_out, 'more note')}" if n_left_out else ""
-        last = f"More: -v ({sizes} with their spread and tests{more_notes})"
+        last = f"More: -v ({sizes} with their spread and significance tests{more_notes})"
     yield doc.Sentence(f"\n{last}", style="dim")
 
 
@@ -446,7 +446,7 @@ def _make_ratio_table(
 
     The table has one row per ratio and run. Each ratio's name appears only in its first row.
     """
-    yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
+    yield doc.Sentence("\nBubble ratios in %; differences from the first run in percentage points")
     rows = []
     for ratio, cells in ratios.items():
         for title, cell in zip(titles, cells, strict=True):
@@ -552,7 +552,7 @@ def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[st
 def _describe_difference(difference: MeanDifference) -> str:
     """Describe the difference between two ratios, for example "2.10 points lower (p = 0.0012)".
 
-    A difference that is not statistically significant is followed by "may be chance".
+    A difference that is not statistically significant is followed by "may be due to chance".
     """
     if not difference.mean:
         return "the same"
@@ -560,7 +560,7 @@ def _describe_difference(difference: MeanDifference) -> str:
     points = f"{100 * abs(difference.mean):.2f} points {direction}"
     if difference.p is None:
         return f"{points} (no significance test possible)"
-    chance = "" if difference.significant_sign else ", may be chance"
+    chance = "" if difference.significant_sign else ", may be due to chance"
     return f"{points} (p {_format_probability(difference.p, ' = ')}{chance})"
 
 

@@ -46,7 +46,9 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         with _convert_errors(output, (OSError, RuntimeError, ValueError)):
             path = output if output == "-" else Path(output).resolve()
             if path in checked:
-                raise UsageError(f"{output}: named by two outputs; give each its own file")
+                raise UsageError(
+                    f"{output}: two outputs have this path; choose a different path for each"
+                )
             checked.add(path)
             if isinstance(path, Path):
                 _check_path(output, path, input_paths, force=force)
@@ -66,13 +68,15 @@ def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: boo
             exist, or is an existing file while ``force`` is false.
     """
     if not output:
-        raise OutputError("the path of an output is empty; name a file, or - for standard output")
+        raise OutputError(
+            "the path of an output is empty; enter a file name, or - for standard output"
+        )
     if path in inputs:
         raise OutputError(
-            f"{output}: is an input, and inputs are never replaced; name another file"
+            f"{output}: is an input, and inputs are never replaced; choose another file name"
         )
     if path.is_dir():
-        raise OutputError(f"{output}: is a directory; name a file in it")
+        raise OutputError(f"{output}: is a directory; choose a file name in it")
     if _is_channel(output):
         return
     if not path.parent.is_dir():
@@ -82,7 +86,7 @@ def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: boo
 
 
 def _make_exists_error(output: str) -> OutputError:
-    return OutputError(f"{output}: exists already; replace it with --force")
+    return OutputError(f"{output}: already exists; pass --force to replace it")
 
 
 def encode(content: str | bytes) -> bytes:
@@ -143,12 +147,12 @@ def _convert_errors(
     except errors as error:
         if getattr(error, "errno", None) == errno.ENXIO:
             raise OutputError(
-                f"{output}: nothing reads this pipe; start its reader first"
+                f"{output}: no process is reading from this pipe; start the reader first"
             ) from error
         reason = getattr(error, "strerror", None) or str(error)
-        remedy = "name a file in a directory you may write to"
+        remedy = "choose a directory that you can write to"
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            remedy = "give it a shorter name"
+            remedy = "choose a shorter name"
         raise OutputError(f"{output}: cannot be written ({reason}); {remedy}") from error
 
 

@@ -31,9 +31,7 @@ def format_markdown(
     has_broken_promise = not all(is_kept for _, is_kept in promises)
     summary = f"✅ {format_count(len(checks), 'value')} within the limit"
     if failed:
-        summary = (
-            f"❌ {format_count(len(failed), 'value')} above the limit, or not known to be below"
-        )
+        summary = f"❌ {format_count(len(failed), 'value')} above or possibly above the limit"
     lines = [check.line for check in failed]
     lines += [line for line, _ in promises]
     lines += describe_cause(saved)

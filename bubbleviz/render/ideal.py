@@ -101,7 +101,7 @@ def explain_no_picture(name: str) -> str:
     """
     formula = find_formula(name)
     instead = f"; draw {formula.similar_schedule} instead" if formula else ""
-    return f"{name} is a formula without an order, so there is nothing to draw{instead}"
+    return f"{name} is a formula without an order of operations, so it cannot be drawn{instead}"
 
 
 #: Functions that render a simulated schedule, keyed by the name of the command-line option.
@@ -164,28 +164,32 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     """
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"
-    yield _make_line("makespan", makespan, "from the first F to the last end")
+    yield _make_line("makespan", makespan, "start of first F to end of last operation")
     if ideal.carried_ms is not None:
         # ``carried_ms`` is the makespan including the sends and receives in the file.
         carried = f"{ideal.carried_ms:,.3f} ms"
-        yield _make_line("with transfers", carried, "in the order of the file")
+        yield _make_line(
+            "with transfers", carried, "makespan with the sends and receives in the file"
+        )
     yield _describe_stage_ratio(ideal)
     yield _make_line(
         "schedule ratio", format_percent(ideal.schedule_ratio), "idle share of the makespan"
     )
     peak_activations = f"{max(ideal.peak_activations):g}"
     yield _make_line(
-        "peak activations", peak_activations, "microbatches held by a stage, from F to W"
+        "peak activations", peak_activations, "microbatches in a stage's memory, F to W"
     )
     memory = ideal.memory
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
         format_amount = format_memory if memory.in_bytes else "{:g}".format
         peak = format_amount(max(ideal.peak_memory))
         if memory.limit is not None:
-            peak = f"{peak}, of {format_amount(memory.limit)}"
+            peak = f"{peak} of {format_amount(memory.limit)}"
         backward, weight = format_amount(memory.backward), format_amount(memory.weight)
         yield _make_line(
-            "peak memory", peak, f"M_B {backward} from F to B, of it M_W {weight} on to W"
+            "peak memory",
+            peak,
+            f"a microbatch takes M_B = {backward} from F to B, and M_W = {weight} until W",
         )
 
 
@@ -244,7 +248,7 @@ def list_sizes(
     measured = any(choice.error_ns is not None for choice in choices)
     columns = [name for name in rows[0] if measured or name != "±"]
     yield blocks.Table(
-        "Settings, the cheapest per microbatch first (p stages, m microbatches, v chunks)",
+        "Settings, cheapest per microbatch first (p: stages, m: microbatches, v: chunks)",
         [{name: row[name] for name in columns} for row in rows],
         left=("schedule",),
         drop_order=("activations", "v"),
@@ -257,11 +261,13 @@ def list_sizes(
         )
     if measured:
         yield blocks.Sentence(
-            "±: 95 % interval, from the spread of the run's times and the error of simulating the "
-            "run itself"
+            "±: 95 % interval, from the spread of the run's times and the error of a simulation of "
+            "the run itself"
         )
     if measured and len({choice.stages for choice in choices}) > 1:
-        yield blocks.Sentence("other numbers of stages share the work evenly")
+        yield blocks.Sentence(
+            "For other numbers of stages, the work is divided evenly among the stages."
+        )
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:

@@ -184,11 +184,13 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         _check_numbers("iteration", indices, [iteration.index for iteration in self.iterations])
         ranks = view.get("ranks", ())
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-            raise UsageError(f"ranks={ranks!r}: is not a sequence; give ranks=({ranks!r},)")
+            raise UsageError(f"ranks={ranks!r}: is not a sequence; pass ranks=({ranks!r},)")
         _check_numbers("rank", ranks, [rank.number for rank in self.ranks])
         if unknown := view.keys() - {field.name for field in fields(View)}:
             name = min(unknown)
-            raise UsageError(f"plot() has no argument {name!r:.60}; see help(bubbleviz.View)")
+            raise UsageError(
+                f"plot() has no argument {name!r:.60}; see help(bubbleviz.View) for all arguments"
+            )
         selected = View(iterations=tuple(sorted({*indices})), **view)
         refuse_wrong_types(View, vars(selected))
         return Picture(self, selected)
@@ -210,7 +212,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         """
         if not isinstance(view, (View, NoneType)):
             raise UsageError(
-                f"{view!r:.60}: is not a bubbleviz.View; call save with one path and a view"
+                f"{view!r:.60}: is not a bubbleviz.View; pass one path and one view to save()"
             )
         refuse_wrong_types(View, vars(view or View()))
         format_names = {renderer.name for renderer in list_renderers()}
@@ -258,7 +260,9 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
     """
     for number in numbers:
         if number not in existing:
-            raise UsageError(f"no {kind} {number!r:.60}; there are {len(existing)}")
+            raise UsageError(
+                f"there is no {kind} {number!r:.60}; the report has only {len(existing)}"
+            )
 
 
 def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
@@ -299,7 +303,10 @@ def render_fragment(report: measured.Report) -> str:
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, n_drawn, n_rows = draw_bounded_picture(report, ids)
     if n_drawn < n_rows:
-        note = f"The first {n_drawn:,} of {n_rows:,} rows; -o bubbles.svg draws all of them."
+        note = (
+            f"Only the first {n_drawn:,} of {n_rows:,} rows are shown. save('bubbles.svg') draws "
+            "all rows."
+        )
         below = render_html([Sentence(note)]) + below
     return wrap_picture(above, svg, below)
 

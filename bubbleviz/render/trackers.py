@@ -77,8 +77,8 @@ def log(report: Report, run: Any, step: int | None = None) -> None:
         sys.modules["mlflow"].log_metrics(metrics, step=step, run_id=run.info.run_id)
     else:
         raise UsageError(
-            f"log: cannot log to an object of type {type(run).__name__}; give a run of Weights & "
-            "Biases or MLflow, a SummaryWriter, or the path of a folder for TensorBoard"
+            f"log: cannot log to an object of type {type(run).__name__}; pass a Weights & "
+            "Biases or MLflow run, a SummaryWriter, or the path of a TensorBoard directory"
         )
 
 
@@ -97,13 +97,13 @@ def open_scalar_writer(directory: str) -> Iterator[Write]:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
         raise OutputError(
-            "scalars need tensorboard; install it with: pip install 'bubbleviz[tensorboard]'"
+            "TensorBoard is not installed; install it with: pip install 'bubbleviz[tensorboard]'"
         ) from error
     try:
         writer = EventFileWriter(directory, filename_suffix=".bubbleviz")
     except OSError as error:
         raise OutputError(
-            f"{directory}: cannot be written ({error.strerror}); give another folder"
+            f"{directory}: cannot be written ({error.strerror}); choose another directory"
         ) from error
 
     def write(scalars: Mapping[str, float], step: int, wall_s: float) -> None:

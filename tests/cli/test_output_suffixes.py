@@ -55,10 +55,12 @@ def test_an_empty_file_name_is_refused_with_a_list_of_suffixes() -> None:
 
 @pytest.mark.parametrize("file", ["svg", "a.doc", "a.svg.bak", "a" * 5000])
 def test_an_unknown_suffix_is_refused_with_a_list_of_suffixes(file: str) -> None:
-    with pytest.raises(UsageError, match=r"its suffix is not one of .*\.svg") as refusal:
+    with pytest.raises(
+        UsageError, match=r"unknown suffix; the name must end in one of .*\.svg"
+    ) as refusal:
         format_of_suffix(file, NAMES)
     assert len(str(refusal.value)) < 500
-    with pytest.raises(UsageError, match=r"not one of \.json$"):
+    with pytest.raises(UsageError, match=r"in one of \.json$"):
         format_of_suffix("a.svg", ["json"])
 
 
@@ -78,17 +80,19 @@ def test_an_unknown_suffix_is_refused_with_a_list_of_suffixes(file: str) -> None
 )
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
     """Without this check, most of these names would get a table or picture of operations."""
-    with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
+    with pytest.raises(
+        UsageError, match=r"unknown suffix; the name must end in one of .*\.bubbles\.csv.*\.parquet"
+    ):
         format_of_suffix(file, NAMES)
     report = bubbleviz.analyze(ONE)
-    with pytest.raises(UsageError, match="its suffix is not one of"):
+    with pytest.raises(UsageError, match="unknown suffix; the name must end in one of"):
         report.save(tmp_path / file)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("file", ["x.comms.csv", "X.Comms.CSV", "x.zb.json"])
 def test_a_former_ending_of_plans_does_not_get_other_content(file: str) -> None:
-    with pytest.raises(UsageError, match=r"its suffix is not one of .*\.csv"):
+    with pytest.raises(UsageError, match=r"unknown suffix; the name must end in one of .*\.csv"):
         format_of_suffix(file, ["json", "csv"])
 
 
@@ -97,34 +101,36 @@ def test_every_format_is_one_file(name: str, tmp_path: Path, cli: CommandLine) -
     suffix = get_renderer(name).suffixes[0]
     for words in ([f"--{name}"], ["-o"]):
         message = cli.refused("analyze", ONE, *words, f"{tmp_path}/x{suffix}/", code=2)
-        assert message.endswith(f"--{name} writes a file; leave the slash out\n")
+        assert message.endswith(f"--{name} writes a single file; remove the trailing slash\n")
     message = cli.refused("analyze", ONE, f"--{name}", f"{tmp_path}", "--force", code=1)
-    assert "is a directory; name a file in it" in message
+    assert "is a directory; choose a file name in it" in message
     assert not list(tmp_path.iterdir())
 
 
 def test_reports_in_python_are_one_file(tmp_path: Path) -> None:
     report = bubbleviz.analyze(ONE)
-    with pytest.raises(UsageError, match="--json writes a file; leave the slash out"):
+    with pytest.raises(UsageError, match="--json writes a single file; remove the trailing slash"):
         report.save(f"{tmp_path}/x.json/")
     assert not list(tmp_path.iterdir())
 
 
 def test_standard_output_needs_the_name_of_a_format() -> None:
-    with pytest.raises(UsageError, match="standard output has no suffix; give --json -, --svg -"):
+    with pytest.raises(
+        UsageError, match="standard output has no suffix; choose a format with --json -, --svg -"
+    ):
         format_of_suffix("-", ["json", "svg"])
 
 
 @pytest.mark.parametrize(
     ("option", "file", "advised"),
     [
-        ("svg", "x.png", "give -o x.png, or a name that ends in .svg"),
-        ("svg", "X.PDF", "give -o X.PDF, or a name that ends in .svg"),
-        ("png", "x.svg", "give -o x.svg, or a name that ends in .png"),
-        ("html", "x.json", "give -o x.json, or a name that ends in .html"),
-        ("json", "x.csv", "give -o x.csv, or a name that ends in .json"),
-        ("csv", "a.b.parquet", "give -o a.b.parquet, or a name that ends in .csv"),
-        ("markdown", "x.htm", "give -o x.htm, or a name that ends in .md"),
+        ("svg", "x.png", "use -o x.png, or a name that ends in .svg"),
+        ("svg", "X.PDF", "use -o X.PDF, or a name that ends in .svg"),
+        ("png", "x.svg", "use -o x.svg, or a name that ends in .png"),
+        ("html", "x.json", "use -o x.json, or a name that ends in .html"),
+        ("json", "x.csv", "use -o x.csv, or a name that ends in .json"),
+        ("csv", "a.b.parquet", "use -o a.b.parquet, or a name that ends in .csv"),
+        ("markdown", "x.htm", "use -o x.htm, or a name that ends in .md"),
     ],
 )
 def test_an_option_writes_no_file_with_the_suffix_of_another_format(
@@ -140,7 +146,7 @@ def test_an_option_writes_no_file_with_the_suffix_of_another_format(
 
 def test_a_command_does_not_advise_a_format_that_it_lacks(tmp_path: Path, cli: CommandLine) -> None:
     message = cli.refused("idle", ONE, "--svg", f"{tmp_path}/x.parquet", code=2)
-    assert message.endswith("give a name that ends in .svg\n")
+    assert message.endswith("use a name that ends in .svg\n")
 
 
 @pytest.mark.parametrize(
@@ -194,5 +200,5 @@ def test_other_commands_write_by_suffix(
         assert json.loads((tmp_path / "x.json").read_text())
         assert sorted(map(str, tmp_path.iterdir())) == sorted(files)
     refused = cli.refused(*words, "-o", str(tmp_path / "x.tex"), code=2)
-    assert "its suffix is not one of" in refused
+    assert "unknown suffix; the name must end in one of" in refused
     assert words[0] != "idle" or ".html" in refused

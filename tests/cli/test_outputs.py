@@ -74,11 +74,11 @@ def test_writing_to_a_dangling_link_creates_its_target(tmp_path: Path) -> None:
 def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
     message = cli.refused("analyze", ONE, "--svg", "")
 
-    assert "is empty; name a file" in message
+    assert "is empty; enter a file name" in message
 
 
 def test_an_unwritable_folder_is_refused_with_the_next_step() -> None:
-    with pytest.raises(OutputError, match="; name a file in a directory you may write to"):
+    with pytest.raises(OutputError, match="; choose a directory that you can write to"):
         write_outputs({"/proc/x.svg": "text"}, force=False)
 
 
@@ -87,7 +87,7 @@ def test_a_name_that_is_too_long_is_refused_with_a_request_for_a_shorter_one(
 ) -> None:
     name = "n" * 300
 
-    assert cli.refused("analyze", ONE, "--svg", f"{name}.svg").endswith("give it a shorter name\n")
+    assert cli.refused("analyze", ONE, "--svg", f"{name}.svg").endswith("choose a shorter name\n")
     assert "no file has so long a name" in cli.refused("analyze", f"{name}.sqlite")
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_planned_is_refused(reports: Path, tmp_path: Path, cli: C
 
     assert "one report" in cli.refused("plan", report, report)
     assert "apply to profiles" in cli.refused("plan", report, "--skip", "1")
-    assert "suffix is not one of" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
+    assert "unknown suffix" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
     csv_path = str(tmp_path / "x.csv")
     assert "named by two outputs" in cli.refused("plan", report, "--csv", csv_path, "-o", csv_path)
     (tmp_path / "empty.json").write_text("{}")

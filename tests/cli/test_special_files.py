@@ -106,7 +106,9 @@ def test_an_output_pipe_without_a_reader_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
 
-    with pytest.raises(OutputError, match="nothing reads this pipe; start its reader first"):
+    with pytest.raises(
+        OutputError, match="no process is reading from this pipe; start the reader first"
+    ):
         outputs.write_outputs({str(pipe): "text"}, force=False)
 
 

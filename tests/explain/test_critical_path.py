@@ -106,6 +106,7 @@ def test_the_text_and_the_json_name_the_collectives() -> None:
         "AllReduce",
     ]
     assert document["collectives"][0]["last_rank"] == path.collectives[0].last_rank
-    assert "it passes ReduceScatter (node0 GPU 1 (pipeline order 2) entered last" in text_of(
-        report, 200
+    assert (
+        "the path passes through ReduceScatter (node0 GPU 1 (pipeline order 2) entered last"
+        in text_of(report, 200)
     )

@@ -58,7 +58,7 @@ def test_a_run_without_backwards_has_no_predictions(tmp_path: Path) -> None:
     assert (what_if.measured, what_if.rows, what_if.same_schedule) == (None, (), None)
     assert list_texts(theory(report, View()))[:2] == [
         "As measured",
-        "Without a schedule in theory above it: a single stage is not a pipeline.",
+        "No theoretical schedule is drawn above: a single stage is not a pipeline.",
     ]
 
 

@@ -318,7 +318,7 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in text
     assert f"{operations.kernels[row]} compute kernels" in text
     assert operations.names[operations.name_id[row]] in text
-    page.page.get_by_role("button", name="next on its rank").click()
+    page.page.get_by_role("button", name="next on this rank").click()
     assert page.run("return timeline.selected") == find_next_operation(row)
     page.page.locator("#timeline canvas").focus()
     page.page.keyboard.press("Escape")

@@ -210,7 +210,7 @@ def test_parts_of_the_bubble_add_up_to_the_headline() -> None:
     (title,) = (line for line in lines if line.startswith("What the bubble is made of"))
     legend = lines[lines.index(title) + 2]
 
-    assert title.endswith("sum 7.14")
+    assert title.endswith("(sum: 7.14)")
     assert lines[0].startswith("Bubble ratio (schedule): 7.14 %")
     assert round(sum(float(word) for word in legend.split() if word[0].isdecimal()), 2) == 7.14
 

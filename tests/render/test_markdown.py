@@ -49,7 +49,7 @@ def test_a_gate(report: Report, limit: str, verdict: str) -> None:
 
     assert markdown.startswith(f"### Pipeline bubbles: {verdict}\n")
     assert f"| schedule | 27.27 | 0.00 | {limit[:2]} % | 3 | {verdict} |" in markdown
-    assert "first cause: dependency, 50.00 % of the bubble" in markdown
+    assert "largest cause: dependency, 50.00 % of the bubble" in markdown
     assert "what to do first: The schedule itself" in markdown
 
 

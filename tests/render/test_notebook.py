@@ -42,7 +42,7 @@ def test_an_empty_report_is_shown_as_empty() -> None:
     elements = Read(render_fragment(empty))
 
     assert "Bubble ratio (schedule): -" in elements.text
-    assert "Nothing to draw: no GPU has any operation" in elements.text
+    assert "Nothing to draw: no GPU ran any operation" in elements.text
     assert "all of it: nothing ran" in elements.text
     assert elements.tags.count("svg") == 1
     assert draw_bounded_picture(empty)[2] == 0
@@ -127,7 +127,7 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     _, *row_counts = draw_bounded_picture(large_report)
 
     assert row_counts == [MAX_ROWS, 300 if stage is None else 150]
-    assert f"The first 64 of {row_counts[1]} rows" in Read(render_fragment(large_report)).text
+    assert f"Only the first 64 of {row_counts[1]} rows" in Read(render_fragment(large_report)).text
 
 
 def test_jupyter_shows_a_report(report: Report) -> None:

@@ -64,7 +64,7 @@ def test_no_panels_are_an_empty_picture() -> None:
 def test_a_panel_without_work_says_so_next_to_others() -> None:
     texts = list_texts(drawn(make_report([]), SHORT))
 
-    assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU has any operation"]
+    assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU ran any operation"]
     assert "run 1" in texts
     assert list_texts(drawn(make_report([], ranks=(make_rank(0),))))[-1] == (
         "Nothing to draw: no iteration was found"

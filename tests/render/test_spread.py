@@ -169,8 +169,8 @@ def planted() -> Report:
 def test_tables_of_many_ranks_have_a_row_per_stage(planted: Report) -> None:
     text = render_plain_text(list_sections(planted, View()))
 
-    assert "idle time by cause by stage (mean of its replicas), ms" in text
-    assert "How the 20 ranks are spread" in text
+    assert "idle time by cause per stage (mean of its replicas), ms" in text
+    assert "Distribution over 20 ranks" in text
     assert re.search(r"^pipeline 9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
     assert not re.search(r"^17 ", text, re.MULTILINE)
 
@@ -233,7 +233,7 @@ def test_the_picture_of_a_spread_equals_the_golden_file() -> None:
 def test_the_note_of_a_spread_describes_its_numbers() -> None:
     texts = " ".join(list_texts(render(make_run(6, slow=(2,)), View(rows="spread"))))
 
-    assert "minimum and maximum ratio of all its replicas and the ratio of the drawn one" in texts
+    assert "minimum and maximum ratio of all replicas, and the ratio of the drawn replica" in texts
     assert "mean ratio" not in texts
 
 

@@ -251,5 +251,5 @@ def test_rows_are_as_high_as_the_whole_picture_allows(style: str) -> None:
     for draw in (render, theory):
         svg = parse_svg(draw(report, View(style=f"{style},height=160mm")))
         assert svg.get("height") in {"160mm", "604.72"}
-        with pytest.raises(UsageError, match=r"height=30mm: the minimum height .* is \d+mm; give"):
+        with pytest.raises(UsageError, match=r"height=30mm: the minimum height .* is \d+mm; use"):
             draw(report, View(style=f"{style},height=30mm"))

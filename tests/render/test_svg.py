@@ -97,7 +97,7 @@ def test_the_bracket_shows_the_window_of_the_first_row_and_says_so() -> None:
     (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
     assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
     assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms (period window)" in list_texts(svg)
-    assert any("brackets show the first row's" in text for text in list_texts(svg))
+    assert any("brackets show the first row's window" in text for text in list_texts(svg))
     assert not any("brackets" in text for text in list_texts(render(make_golden_report(), View())))
 
 
@@ -292,7 +292,7 @@ def test_clocks_have_error_bars_if_these_are_visible() -> None:
         "node2 GPU 2, clock ± 1.000 ms",
         "node3 GPU 3, clock ± ?",
     ]
-    assert "± and bars: clock uncertainty of a host." in " ".join(texts)
+    assert "± and bars: clock uncertainty of the host." in " ".join(texts)
     (left, right), (lower, higher) = list_error_bars(svg)
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
     # A bar is centered on the first start of its rank, which is one F later for each rank.
@@ -346,7 +346,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
         [f"{100 * (ratios[rank.index] or 0.0):.1f}", "%"] for rank in expected_ranks
     ]
     assert f"{MARK} stage 1" in texts
-    note = "Rows: stages, each drawn as its replica in the pipeline of the advice, with the"
+    note = "Rows: stages, each drawn as its replica in the pipeline that the advice is"
     assert note in " ".join(texts)
 
 
@@ -430,7 +430,7 @@ def test_slivers_of_other_iterations_are_not_mentioned() -> None:
         (
             LONE,
             View(),
-            {"Nothing to draw: no GPU has any operation", "no ranges: NVTX was not recorded"},
+            {"Nothing to draw: no GPU ran any operation", "no ranges: NVTX was not recorded"},
         ),
         (make_report(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
         (

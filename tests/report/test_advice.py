@@ -192,7 +192,7 @@ def test_nothing_is_advised_from_an_empty_average(
             "analyze", str(tmp_path), "--skip", "99", "--json", str(tmp_path / "r.json")
         ).split()
     )
-    assert "First: no advice, because no iteration is averaged" in text
+    assert "First: no iteration is averaged, so there is no advice" in text
     assert "any kernel ran for" not in text
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None
 

@@ -543,7 +543,7 @@ def test_a_saved_report_cannot_be_drawn(
 ) -> None:
     message = cli.refused("compare", ONE, saved[1], f"--{kind}", str(tmp_path / "x"), code=2)
 
-    assert "a JSON report has no operations to draw; give the profiles" in message
+    assert "a JSON report has no operations to draw; pass the profiles" in message
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
         draw_svg(compare([make_run("a"), make_run("b")]), View())

@@ -96,18 +96,27 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        (lambda own, _: own.plot(3), "no iteration 3; there are 3"),
-        (lambda own, to: own.plot(0).save(to / "x.csv"), "x.csv: its suffix is not one of .panels"),
-        (lambda own, _: own.plot("worst"), "no iteration 'worst'; there are 3"),
-        (lambda own, _: own.plot([1]), "no iteration [1]; there are 3"),
-        (lambda own, _: own.plot(ranks=(4,)), "no rank 4; there are 4"),
-        (lambda own, _: own.plot(ranks=2), "ranks=2: is not a sequence; give ranks=(2,)"),
+        (lambda own, _: own.plot(3), "there is no iteration 3; the report has only 3"),
+        (
+            lambda own, to: own.plot(0).save(to / "x.csv"),
+            "x.csv: unknown suffix; the name must end in one of .panels",
+        ),
+        (lambda own, _: own.plot("worst"), "there is no iteration 'worst'; the report has only 3"),
+        (lambda own, _: own.plot([1]), "there is no iteration [1]; the report has only 3"),
+        (lambda own, _: own.plot(ranks=(4,)), "no rank 4; the report has only 4"),
+        (lambda own, _: own.plot(ranks=2), "ranks=2: is not a sequence; pass ranks=(2,)"),
         (
             lambda own, _: own.plot(rank=2),
-            "plot() has no argument 'rank'; see help(bubbleviz.View)",
+            "plot() has no argument 'rank'; see help(bubbleviz.View) for all arguments",
         ),
-        (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is not a bubbleviz.View; call save"),
-        (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is not one of "),
+        (
+            lambda own, _: own.save("x.svg", "x.md"),
+            "'x.md': is not a bubbleviz.View; pass one path",
+        ),
+        (
+            lambda own, to: own.save(to / "x.foo"),
+            "x.foo: unknown suffix; the name must end in one of ",
+        ),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': must be one of"),
         (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "paths=None: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
@@ -311,7 +320,7 @@ def test_metrics_go_to_trackers_under_the_names_that_watch_uses(
     assert {e.step for (e,) in events.values()} == {7}
     with pytest.raises(
         bubbleviz.BubblevizError,
-        match="cannot log to an object of type int; give a run of Weights & Biases",
+        match="cannot log to an object of type int; pass a Weights & Biases",
     ):
         report.log(5)
 

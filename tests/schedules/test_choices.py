@@ -87,7 +87,7 @@ def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: Comma
     zero = cli.json(*words, "-p", "4,8", "--tcomm", "0", "--json", "-")["settings"]
 
     assert {row["error_ns"] for row in zero} == {None}
-    assert "other numbers of stages share the work evenly" in printed
+    assert "For other numbers of stages, the work is divided evenly" in printed
     assert document["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
 
 

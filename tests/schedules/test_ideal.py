@@ -42,7 +42,7 @@ def test_the_command_gives_the_rates_of_the_paper(theirs: str, name: str, cli: C
         if name == "1f1b-i":
             assert document["bubble_ratio"]["schedule"] is document["makespan_ms"] is None
             assert document["peak_activations"] is document["memory"] is None
-            assert "a formula without an order" in cli.printed("simulate", *options)
+            assert "a formula without an order of operations" in cli.printed("simulate", *options)
 
 
 def test_the_document_has_the_promised_keys(cli: CommandLine) -> None:
@@ -178,7 +178,7 @@ def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
         (("--schedule", "chimera", *SIZES, "--chunks", "2"), "chimera needs exactly one chunk"),
         (("--schedule", "chimera", *SIZES, "-m", "6"), "a multiple of that number"),
         (("--schedule", "chimera", *SIZES, "-p", "3", "-m", "6"), "even number of stages"),
-        (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "nothing to draw"),
+        (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "cannot be drawn"),
         (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "the --memory options do not apply"),
         (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula for equal stages"),
         (

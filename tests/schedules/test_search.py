@@ -324,7 +324,7 @@ def test_the_memory_limit_is_reported_with_the_peak(cli: CommandLine) -> None:
     memory = ["--memory-limit", "60GB", "--memory-b", "10GB", "--memory-w", "4GB"]
     printed = cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)
     assert "of 60.00 GB" in printed
-    assert "M_B 10.00 GB from F to B, of it M_W 4.00 GB on to W" in printed
+    assert "M_B = 10.00 GB from F to B, and M_W = 4.00 GB until W" in printed
     assert "pass all of them in bytes" in cli.refused(
         "simulate", "--schedule", "zb-1p", *sizes, *memory[:2]
     )

@@ -35,12 +35,12 @@ _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
 #: Error messages for required optional packages that are not installed, keyed by package.
 _EXTRAS = {
-    "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
-    "or write a table: -o operations.csv",
-    "typst": "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
-    "or write -o bubbles.svg",
+    "pyarrow": "Parquet output needs pyarrow; install it with: pip install 'bubbleviz[parquet]', "
+    "or write CSV instead: -o operations.csv",
+    "typst": "PDF and PNG pictures need Typst; install it with: pip install 'bubbleviz[paper]', "
+    "or write an SVG instead: -o bubbles.svg",
     "vl_convert": "the interactive report needs Vega-Lite; install it with: "
-    "pip install 'bubbleviz[html]', or draw a picture: bubbleviz analyze RUN -o bubbles.svg",
+    "pip install 'bubbleviz[html]', or write a picture instead: -o bubbles.svg",
 }
 
 
@@ -98,7 +98,9 @@ class Renderer:
             OutputError: The optional package that the format needs is not installed.
         """
         if file.endswith(("/", os.sep)):
-            raise UsageError(f"{file}: --{self.name} writes a file; leave the slash out")
+            raise UsageError(
+                f"{file}: --{self.name} writes a single file; remove the trailing slash"
+            )
         if package := "typst" if self._find_conversion(file) else self.package:
             check_installed(package)
 
@@ -159,10 +161,12 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
     suffixes = ", ".join((*(renderer.suffixes[0] for renderer in formats), *more_suffixes))
     if file == "-":
         options = ", ".join(f"--{renderer.name} -" for renderer in formats)
-        raise UsageError(f"-o -: standard output has no suffix; give {options}")
+        raise UsageError(f"-o -: standard output has no suffix; choose a format with {options}")
     if not file:
-        raise UsageError(f"-o '': the file name is empty; give one with a suffix: {suffixes}")
-    raise UsageError(f"-o {file[:200]}: its suffix is not one of {suffixes}")
+        raise UsageError(
+            f"-o '': the file name is empty; enter a name that ends in one of {suffixes}"
+        )
+    raise UsageError(f"-o {file[:200]}: unknown suffix; the name must end in one of {suffixes}")
 
 
 def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
@@ -190,7 +194,7 @@ def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
         return
     output_option = f"-o {file[:200]}, or " if matching & set(names) else ""
     raise UsageError(
-        f"--{name} {file[:200]}: {suffix} is the suffix of another format; give {output_option}a "
+        f"--{name} {file[:200]}: {suffix} is the suffix of another format; use {output_option}a "
         f"name that ends in {formats[name].suffixes[0]}"
     )
 

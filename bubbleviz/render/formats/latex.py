@@ -78,7 +78,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
         measure: Name of the measured quantity.
     """
     yield f"% {measure} by bubbleviz {escape_latex(report.version)}."
-    yield r"% Needs in the preamble: \usepackage{booktabs}"
+    yield r"% Required in the preamble: \usepackage{booktabs}"
     for profile in report.profiles[:_MAX_PROFILES]:
         yield f"% Profile: {_truncate(Path(profile.path).name)}"
     if len(report.profiles) > _MAX_PROFILES:
@@ -88,7 +88,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     selection = select(report, view)
     if selection is not None:
         sentence, note = write_caption(report, selection.iterations, len(selection.rows))
-        yield "% Figure, of -o bubbles.pdf --style paper --width 89mm:"
+        yield "% Figure, written by -o bubbles.pdf --style paper --width 89mm:"
         yield r"%   \begin{figure}"
         yield r"%     \centering\includegraphics{bubbles.pdf}"
         yield rf"%     \caption{{{escape_latex(sentence)}}}"

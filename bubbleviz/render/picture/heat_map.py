@@ -32,8 +32,8 @@ from bubbleviz.report.report import Report
 _FASTEST, _SLOWEST = 0.5, 1.5
 #: Text below the maps that explains the shades.
 _SCALE = (
-    f"Light: {_FASTEST:g} x or less, dark: {_SLOWEST:g} x or more of the median of the phase over "
-    "all stages; replicas: their mean"
+    f"Light: {_FASTEST:g} times the phase's median over all stages, or less. "
+    f"Dark: {_SLOWEST:g} times, or more. Replicas are averaged."
 )
 #: Minimum width of a cell, in page units. If necessary, several microbatches share a cell.
 _MIN_CELL_WIDTH = 2.0

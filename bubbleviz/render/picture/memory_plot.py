@@ -97,10 +97,10 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
     page.heading(page.title)
     page.y += 4
     if not plot.points:
-        page.paragraph(plot.reason or "no order has both a ratio and a memory", 10.5)
+        page.paragraph(plot.reason or "no order has both a known ratio and a known memory", 10.5)
         return page.svg()
     page.paragraph(
-        "Lower left is better; the line joins the orders that no other beats in both.", 10.5
+        "Lower left is better; the line joins the orders that no other order beats in both.", 10.5
     )
     page.y += 26
     graph = _draw_axes(page, plot)
@@ -110,8 +110,8 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
     if hidden := sum(not point.fits for point in plot.points):
         limit = "the run's memory" if plot.limit is None else "the limit"
         page.paragraph(
-            f"Filled: fits. Hollow: {format_count(hidden, 'order')} beyond {limit}, or with the "
-            "model held twice.",
+            f"Filled: fits. Hollow: {format_count(hidden, 'order')} that exceed {limit} or "
+            "hold the model twice.",
             9.5,
         )
     return page.svg()
@@ -136,7 +136,7 @@ def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
     graph.axes(memory_labels, ratio_labels)
     title = "memory of the fullest device"
     if not plot.in_bytes:
-        title = "activations of the fullest device, microbatches of a stage"
+        title = "activations of the fullest device, in microbatches of a stage"
     page.text(title, graph.right, graph.bottom + 30, 10.5, text_anchor="end")
     page.text("bubble ratio", page.left, graph.top - 8, 10.5)
     if plot.limit is not None:

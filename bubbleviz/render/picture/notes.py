@@ -38,17 +38,17 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     if len(rows.chunks) > 1:
         yield "Chunks run from dark to light (numbers in the legend)."
     if has_brackets and _has_different_windows(selection):
-        yield "Windows differ by row: brackets show the first row's and the mean length."
+        yield "Windows differ by row: brackets show the first row's window and the mean length."
     if timeline.critical:
         yield "Line along operations: the critical path, which bounds the iteration."
     if has_brackets and len(selection.iterations) > 1:
         yield "Dashed: first work of an iteration."
     if spanless := sum(map(len, rows.spanless.values())):
-        yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
+        yield f"Hollow mark: {spanless:,} without GPU work, and therefore without device time."
     if rows.merged_words:
         yield (
             f"Dotted below: {rows.merged_words} narrower than {page.length(rows.max_merged_width)}"
-            ", merged by phase; height: share of time, the rest is bubble."
+            ", merged by phase. Height: share of time; the rest is bubble."
         )
 
 
@@ -72,7 +72,7 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
     if shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
     if any(clock_notes(report, selection)):
-        yield "± and bars: clock uncertainty of a host."
+        yield "± and bars: clock uncertainty of the host."
     advice = advise(report)
     drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
     if advice.marked is not None and not drawn_ranks.isdisjoint(advice.marked_ranks):
@@ -101,15 +101,17 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
     rows = selection.rows
     if any(row.spread for row in rows):
         yield (
-            "Rows: stages, each drawn as its replica with the median ratio, beside the minimum and "
-            "maximum ratio of all its replicas and the ratio of the drawn one; the area below "
-            "shows the share of replicas at work."
+            "Rows: stages, each drawn as its replica with the median ratio. Labels: minimum and "
+            "maximum ratio of all replicas, and the ratio of the drawn replica. Area below each "
+            "of these rows: share of replicas at work."
         )
         if any(row.reason for row in rows):
-            yield "Rows below: ranks that stand out, against the median of their stage."
+            yield "Rows below: ranks that stand out, compared with the median of their stage."
     elif any(len(row.replicas) > 1 for row in rows):
         is_first = all(row.rank.index == row.replicas[0] for row in rows)
-        replica = "first replica" if is_first else "replica in the pipeline of the advice"
+        replica = (
+            "first replica" if is_first else "replica in the pipeline that the advice is about"
+        )
         yield f"Rows: stages, each drawn as its {replica}, with the ratio of that replica."
 
 
@@ -120,7 +122,7 @@ def nothing_to_draw(report: Report, view: View) -> str:
     ranks or iterations do not exist.
     """
     if not report.ranks:
-        missing = "no GPU has any operation"
+        missing = "no GPU ran any operation"
     elif not report.iterations:
         missing = "no iteration was found"
     else:

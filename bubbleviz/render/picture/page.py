@@ -273,5 +273,5 @@ def _make_height_error(style: PictureStyle, min_height: float) -> UsageError:
     height_mm, min_height_mm = (style.height or 0) * mm, math.ceil(min_height * mm)
     return UsageError(
         f"--style height={height_mm:.4g}mm: the minimum height with labels of {MIN_POINTS:g} pt is "
-        f"{min_height_mm}mm; give that, or draw fewer rows with --stages or --rows stage"
+        f"{min_height_mm}mm; use that, or draw fewer rows with --stages or --rows stage"
     )

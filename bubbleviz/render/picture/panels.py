@@ -66,7 +66,7 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
     panel = [timeline for timeline in timelines if timeline is not None]
     longest = max(panel, key=lambda timeline: timeline.selection.span_ns, default=None)
-    page.description = f"{len(panels)} timelines on one scale of time, each from its own start"
+    page.description = f"{len(panels)} timelines on the same time scale, each from its own start"
     if longest is None:
         page.description += "."
         for title, report, view in panels:
@@ -174,7 +174,7 @@ def theory(report: Report, view: View) -> str:
     if what_if is None or (same_schedule is None and what_if.ideal is None):
         reason = "" if what_if is None else what_if.reason
         reason = reason or "no schedule recognized"
-        note = f"Without a schedule in theory above it: {reason}."
+        note = f"No theoretical schedule is drawn above: {reason}."
         return draw_panels([("measured", report, view)], "As measured", note)
     measured, view = _select_one_iteration(report, view)
     theory_view = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
@@ -183,9 +183,9 @@ def theory(report: Report, view: View) -> str:
         panels.append((title, _make_report(ideal, measured.headline), theory_view))
     panels.append(("measured", measured, view))
     if same_schedule is None:
-        heading = "Measured, below an ideal 1f1b of these times"
+        heading = "Measured, below an ideal 1f1b with the same times"
         return draw_panels(panels, heading, "No schedule recognized.")
-    return draw_panels(panels, f"{same_schedule.plan.name}: in theory and as measured")
+    return draw_panels(panels, f"{same_schedule.plan.name} in theory and as measured")
 
 
 def _make_report(ideal: Ideal, headline: str) -> Report:
@@ -261,5 +261,5 @@ def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     names = [name for name in ratios if typical.ratios[name].value is not None]
     if not names or report.headline in names:
         return report, view
-    reason = "A plan has one iteration, and so does this ratio."
+    reason = "A plan has only one iteration, and this ratio needs only one."
     return replace(report, headline=names[0], headline_reason=reason), view

@@ -49,8 +49,8 @@ def list_step_parts(report: Report) -> Iterator[doc.Block]:
     diagnosis = report.explanation.diagnosis
     if diagnosis is not None and diagnosis.pause_ratio >= _MIN_PAUSE:
         yield doc.Sentence(
-            f"Between iterations, all ranks are idle for {format_percent(diagnosis.pause_ratio)} "
-            "of the time from one iteration to the next (part of the causes above)"
+            f"All ranks are idle between iterations for {format_percent(diagnosis.pause_ratio)} of "
+            "the period (included in the causes above)"
         )
     if used := describe_utilization(report):
         yield doc.Sentence(used)
@@ -97,8 +97,8 @@ def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
     if not intervals:
         return
     qualifier = "" if implied is None else " that the schedule does not imply"
-    yield doc.make_heading(f"Longest idle intervals{qualifier} (all of them: -o idle.bubbles.csv)")
+    yield doc.make_heading(f"Longest idle intervals{qualifier} (full list: -o idle.bubbles.csv)")
     lines = [to_one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
-        lines.append(f"the longest that it implies: {to_one_line(implied, 400)}")
+        lines.append(f"the longest that the schedule implies: {to_one_line(implied, 400)}")
     yield doc.make_bullets(lines)

@@ -177,7 +177,11 @@ def describe_utilization(report: Report) -> str:
     """Return a sentence with the model FLOPs utilization (MFU), or "" if no FLOPs are given."""
     if (use := compute_flops_use(report)) is None:
         return ""
-    doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
+    doubt = (
+        ", which is impossible; pass the FLOPs of one iteration and the peak of one GPU"
+        if use > 1
+        else ""
+    )
     return f"model FLOPs utilization (MFU): {format_percent(use)}{doubt}"
 
 
@@ -200,12 +204,15 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
         return None
     if missing_phases := list_missing_passes(find_distinct(report.operations.phase).tolist()):
         phases = " or ".join(missing_phases)
-        return f"no range names {phases}; name it in ranges, or with --convention"
+        return (
+            f"no range was recognized as {phases}; record such ranges, or define their names with "
+            "--convention"
+        )
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "lower --skip, or record more iterations" if skipped else "record complete iterations"
     if not skipped and any(i.began_unrecorded for i in report.iterations):
         remedy = "start all profilers before the first iteration, or record more iterations"
-    return f"no advice, because no iteration is averaged; {remedy}"
+    return f"no iteration is averaged, so there is no advice; {remedy}"
 
 
 def render_first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
@@ -323,7 +330,7 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
     ratio = report.explanation.listed_ratio
     window = "window" if ratio == report.headline else f"{ratio} window"
     idle = name_measure(report).idle
-    title = f"What the {idle} is made of, % of the {window}; sum {100 * sum(shares):.2f}"
+    title = f"What the {idle} is made of, in % of the {window} (sum: {100 * sum(shares):.2f})"
     bar = [
         (part.name, part.share, label, BUBBLE_PARTS[part.name])
         for part, label in zip(parts, round_shares(shares), strict=True)

@@ -37,7 +37,9 @@ def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
     Yields nothing if there is no plan or there are no deviations.
     """
     deviations = [] if report.plan is None else list(_list_deviations(report, report.plan))
-    yield from [doc.make_heading("Out of the plan's order"), *deviations] if deviations else []
+    yield from (
+        [doc.make_heading("Deviations from the plan's order"), *deviations] if deviations else []
+    )
 
 
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
@@ -53,7 +55,7 @@ def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.B
     ]
     n_more = recognition.deviation_count - len(lines)
     if n_more > 0:
-        lines.append(f"and {n_more:,} more with -o report.json")
+        lines.append(f"and {n_more:,} more; for the full list, use -o report.json")
     yield doc.make_bullets(lines)
 
 
@@ -73,16 +75,14 @@ def describe_recognition(recognition: Recognition) -> str:
     matches = f"order matches in {exact} of {format_count(total, 'iteration')}"
     if exact < total and recognition.distance is None:
         agreeing = len(recognition.agreeing)
-        matches = f"by structure in {agreeing} of {format_count(total, 'iteration')}"
+        matches = f"structure matches in {agreeing} of {format_count(total, 'iteration')}"
     elif exact < total:
         matches = f"{format_percent(recognition.distance)} of operations out of order, {matches}"
     if recognition.inferred:
         matches += "; microbatches are numbered by order, so another schedule may look the same"
     line = f"{to_one_line(recognition.name, 60)}{also} ({matches})"
     names = {name for i in recognition.iterations for name in (i.name, *i.names)}
-    other_names = sorted(
-        {name or "an order of its own" for name in names if name != recognition.name}
-    )
+    other_names = sorted({name or "unknown order" for name in names if name != recognition.name})
     return (
         f"{line}; other iterations: {to_one_line(', '.join(other_names), 120)}"
         if other_names

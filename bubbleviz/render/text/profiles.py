@@ -28,7 +28,7 @@ def list_clocks(report: Report) -> Iterator[doc.Block]:
     if is_many_ranks(len(report.ranks)):
         profiles.sort(key=_get_clock_uncertainty_us, reverse=True)
     rows = [_make_clock_row(profile) for profile in profiles]
-    title = "Clocks: offset of each host to the first, and its uncertainty"
+    title = "Clocks: offset of each host from the first host, and its uncertainty"
     yield doc.Table(title, doc.truncate_rows(rows, "host"), left=("host",))
 
 

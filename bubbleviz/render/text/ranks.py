@@ -37,7 +37,7 @@ from bubbleviz.report.view import View
 #: Number of bins in a text histogram, and the characters for bins, from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
 #: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
-_DISTRIBUTION = ("least", "median", "95 %", "most")
+_DISTRIBUTION = ("min", "median", "95 %", "max")
 #: Maximum number of standout rank groups in the table and on the first screen.
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
@@ -91,7 +91,7 @@ def _make_first_cells(row: RankRow) -> dict[str, str]:
 
 def _describe_rows(row_kind: str) -> str:
     """Return the words in a table title that say what a row is, or "" if each row is a rank."""
-    return "" if row_kind == "rank" else f" by {row_kind}"
+    return "" if row_kind == "rank" else f" per {row_kind}"
 
 
 def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
@@ -123,12 +123,12 @@ def _make_table_title(iteration: Iteration, quantity: str) -> str:
 
 #: Text below the communication table that explains its columns.
 _COMMUNICATION = (
-    "wait: a receive runs but its input is not ready on the peer, or a collective runs but its "
-    "last member has not entered; transfer: from then to the end; exposed: transfer while the rank "
-    "runs nothing, and collectives inside operations while no compute kernel runs (≥: for the "
-    "rest, waiting and transfer cannot be separated); kernels: communication kernels from the "
-    "first receive of the iteration to the end of the window; overlap: share of their time in "
-    "which compute kernels run"
+    "wait: time in receives before the peer has the data ready, and in collectives before the last "
+    "member enters; transfer: time from then to the end; exposed: transfers while the rank runs "
+    "nothing else, and collectives inside operations while no compute kernel runs (≥: lower bound, "
+    "because waiting and transfer cannot be separated); kernels: communication kernels from the "
+    "first receive of the iteration to the end of the window; overlap: share of the kernel time "
+    "during which compute kernels also run"
 )
 
 
@@ -202,15 +202,15 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
         if summary is not None and summary[-1] > 0:
             in_cell = doc.format_percent_cell if name.endswith("%") else doc.format_ms
             cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
-            bars = {"from least to most": draw_histogram(values)}
+            bars = {"histogram": draw_histogram(values)}
             rows.append({"over ranks": name} | cells | bars)
-    title = f"How the {format_count(len(report.ranks), 'rank')} are spread, means of the iterations"
+    title = f"Distribution over {format_count(len(report.ranks), 'rank')}, mean of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
-        left=("over ranks", "from least to most"),
-        drop_order=("from least to most",),
-        headers=("over ranks", *_DISTRIBUTION, "from least to most"),
+        left=("over ranks", "histogram"),
+        drop_order=("histogram",),
+        headers=("over ranks", *_DISTRIBUTION, "histogram"),
     )
     groups = list_standouts(report, means)
     if not groups:
@@ -221,13 +221,13 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
             "what": group.name,
             "ranks": f"{len(group.ranks):,}",
             "ratio %": doc.format_percent_cell(group.ratio),
-            "to the median": f"{100 * group.above:+.2f}",
+            "vs. median": f"{100 * group.above:+.2f}",
             "why": group.why,
         }
         for group in groups
     ]
     yield doc.Table(
-        "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)",
+        "What stands out (to list ranks: --ranks, --pipelines, --hosts, or --rows rank for all)",
         doc.truncate_rows(rows, "what", max_rows=_MAX_STANDOUTS),
         left=("what", "why"),
     )

@@ -34,15 +34,15 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
     if diagnosis.misses_measurement:
         base_ns = None
         title = (
-            f"What would shorten an iteration; a replay of {replayed} misses their measured length "
-            f"by {format_percent(diagnosis.missed_ratio)}, so the savings that rest on it are "
+            f"What would shorten an iteration. A replay of {replayed} misses the measured length "
+            f"by {format_percent(diagnosis.missed_ratio)}, so savings that need the replay are "
             "unknown"
         )
     else:
         base_ns = diagnosis.length_ns
         title = (
-            f"What would shorten an iteration ({doc.format_ms(base_ns)} ms), by a replay of "
-            f"{replayed}; savings do not add up"
+            f"What would shorten an iteration ({doc.format_ms(base_ns)} ms), according to "
+            f"a replay of {replayed}. The savings cannot be added"
         )
     rows = [
         {
@@ -100,9 +100,9 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
         if len(group) > 1:
             times += sorted(group, key=lambda pair: -pair[1])[:_MAX_SLOWDOWNS]
     n_iterations = format_count(len(costs.by_iteration), "iteration")
-    lengths = f"{doc.format_ms(costs.original_ns)} against {doc.format_ms(costs.ideal_ns)} ms"
+    lengths = f"{doc.format_ms(costs.original_ns)} instead of {doc.format_ms(costs.ideal_ns)} ms"
     yield doc.Table(
-        f"Slowdown against an ideal iteration, over {n_iterations} ({lengths})",
+        f"Slowdown relative to an ideal iteration, over {n_iterations} ({lengths})",
         [{"what": to_one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
         left=("what",),
         wrap=("what",),
@@ -120,9 +120,9 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     error = costs.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
-        "replay error: {} % on average, {} % at most, without launch delays and waits for an "
-        "earlier iteration (-v operations counts an iteration from its first F on); with these {} "
-        "% and {} %".format(*map(doc.format_percent_cell, errors))
+        "replay error without launch delays and waits for an earlier iteration: {} % on average, "
+        "{} % maximum; with them: {} % and {} % (-v operations counts an iteration from its first "
+        "F on)".format(*map(doc.format_percent_cell, errors))
     )
     yield doc.make_bullets(notes)
 
@@ -160,7 +160,7 @@ def _describe_removed_share(fraction: float) -> str:
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"
     explanation = (
-        f" ({excess}: {who} less than the mean of all, which is the ideal)" if excess else ""
+        f" ({excess}, because {who} less time than the ideal, the mean of all)" if excess else ""
     )
     return f"{doc.format_percent_cell(fraction)} %{explanation}"
 
@@ -202,7 +202,7 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
     )
     if report.headline == "period":
         yield doc.Sentence(
-            "These lengths are of a single iteration. Consecutive iterations overlap, so the "
+            "These are lengths of a single iteration. Consecutive iterations overlap, so the "
             "training time depends on the period, which may change less"
         )
 
@@ -235,21 +235,23 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
     if is_by_stage:
         yield doc.Sentence(
             "Consecutive iterations overlap, so schedules are compared by the longest window of a "
-            "rank (stage), which is a lower bound of the period"
+            "rank (ratio: stage). This window is a lower bound on the period"
         )
     measured = comparison.measured
     n_stages = format_count(measured.stages, "stage")
     n_microbatches = format_count(measured.microbatches, "microbatch", "microbatches")
     length = "window" if is_by_stage else "iteration"
     sentence = (
-        f"Times of {n_stages} and {n_microbatches} are the means of the pipeline that takes "
-        f"longest; a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: maximum "
-        "number of microbatches in the memory of a stage, each from F to W; fits in the same "
-        "memory: no more activations than measured, and a single copy of the weights. Searched "
-        f"orders have the shortest {length} found."
+        f"The times are means over the slowest pipeline, with {n_stages} and {n_microbatches}. A "
+        f"transfer takes {measured.times.transfer_ms:,.3f} ms. Activations: maximum number of "
+        "microbatches in the memory of a stage, each from F to W. Fits in the same memory: no more "
+        "activations than measured, and a single copy of the weights. Searched orders have the "
+        f"shortest {length} found."
     )
     if not measured.split:
-        sentence += " The backward was measured as one operation: half of it counts as W."
+        sentence += (
+            " The backward was measured as one operation, and half of its time is assigned to W."
+        )
     yield doc.Sentence(sentence)
 
 
@@ -275,8 +277,8 @@ def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
             }
         )
     return doc.Table(
-        "Schedules at the measured times: this run as measured, other schedules with no delay but "
-        "transfers",
+        "Schedules at the measured times: this run as measured, other schedules without delays "
+        "except transfers",
         rows,
         left=("order", fits),
         wrap=(fits,),

@@ -36,7 +36,7 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
         return
     rows = [_make_phase_row(kind) for kind in times.kinds]
     yield doc.Table(
-        "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
+        "Busy time of operations and transfers, ms (first, last: median of that microbatch)",
         doc.truncate_rows(rows, "phase", joint=""),
         left=("phase",),
         drop_order=("first", "last", "min", "n", "SD", "max"),
@@ -44,7 +44,7 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
     lines = []
     if times.imbalance:
         shares = (f"{phase} +{100 * share:.1f} %" for phase, share in times.imbalance)
-        lines.append(f"slowest stage over the mean: {', '.join(shares)}")
+        lines.append(f"slowest stage compared with the mean: {', '.join(shares)}")
     if times.transfer_ns is not None:
         lines.append(f"a transfer takes {doc.format_ms(times.transfer_ns)} ms (median)")
     for row, multiple in times.stragglers[:_PARTS]:
@@ -103,7 +103,7 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         for cost in report.explanation.chunk_costs[: doc.MAX_ROWS]
     ]
     yield doc.Table(
-        "Time of a chunk by its tokens: the fit with the least squares",
+        "Time of a chunk by number of tokens (least-squares fit)",
         rows,
         left=("time of a chunk",),
         drop_order=("n", "tokens", "explained %", "us/token"),
@@ -112,11 +112,11 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         stage, tokens, equal_ns, even_ns = even
         ellipsis = ", ..." if len(tokens) > _MAX_CHUNKS else ""
         listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
-        length = f"{doc.format_ms(even_ns)} in place of {doc.format_ms(equal_ns)} ms"
+        length = f"{doc.format_ms(even_ns)} instead of {doc.format_ms(equal_ns)} ms"
         change = 100 * (even_ns / equal_ns - 1)
         sentence = (
-            f"prompts of {sum(tokens):,} tokens in chunks that take as long on stage {stage} as "
-            f"their first: {listed_tokens}{ellipsis}; {length} ({change:+.1f} %)"
+            f"chunks of equal time on stage {stage} for prompts of {sum(tokens):,} tokens: "
+            f"{listed_tokens}{ellipsis} tokens; a prompt then takes {length} ({change:+.1f} %)"
         )
         yield doc.make_bullets([sentence])
 
@@ -154,9 +154,13 @@ def list_critical_path(report: Report) -> Iterator[doc.Block]:
         collectives = []
         for step in path.collectives:
             last = name_rank(report, step.last_rank)
-            on_to = "" if step.rank == step.last_rank else f", on to {name_rank(report, step.rank)}"
+            on_to = (
+                ""
+                if step.rank == step.last_rank
+                else f"; the path continues on {name_rank(report, step.rank)}"
+            )
             collectives.append(f"{step.what} ({last} entered last{on_to})")
-        lines.append(f"it passes {list_first(collectives, _PARTS)}")
+        lines.append(f"the path passes through {list_first(collectives, _PARTS)}")
     yield doc.make_bullets(lines)
 
 
@@ -199,8 +203,8 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
     if rows:
         yield doc.Table("Memory of a microbatch", rows)
         yield doc.Sentence(
-            "held to B, kept to W: activations; needs: peak memory beyond what it leaves "
-            "(bubbleviz guide memory)"
+            "held to B, kept to W: activations freed by B, or only by W; needs: temporary memory "
+            "(see: bubbleviz guide memory)"
         )
 
 

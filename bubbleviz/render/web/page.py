@@ -79,7 +79,8 @@ _REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
     "This report needs JavaScript, which this browser does not run. "
-    "bubbleviz analyze -o FILE.txt writes the tables, and -o FILE.svg the picture."
+    "For the tables as text, run: bubbleviz analyze RUN -o FILE.txt. "
+    "For the picture, use -o FILE.svg."
 )
 
 

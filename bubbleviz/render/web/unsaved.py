@@ -19,8 +19,8 @@ _MAX_STAGES = 64
 _MAX_CHUNKS = 1000
 _GRID = 128
 _MANY = (
-    f"Slowdowns take long to compute for more than {MANY_RANKS} ranks. bubbleviz analyze RUN "
-    "-v slowdown prints them, and -o FILE.json contains them."
+    f"Slowdowns take a long time to compute for more than {MANY_RANKS} ranks. To see them, "
+    "run: bubbleviz analyze RUN -v slowdown, or -o FILE.json."
 )
 
 

@@ -90,7 +90,7 @@ function showOperation(run, timeline, row) {
   place.replaceChildren(...[
     element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
     idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
-    element("p", { class: "buttons" }, goTo(timeline, run.neighbor(row, -1), "previous on its rank"), goTo(timeline, run.neighbor(row, 1), "next on its rank")),
+    element("p", { class: "buttons" }, goTo(timeline, run.neighbor(row, -1), "previous on this rank"), goTo(timeline, run.neighbor(row, 1), "next on this rank")),
     run.data.idle ? null : element("h4", {}, "The same microbatch"),
     run.data.idle || run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown, so only operations of this rank are listed."),
     run.data.idle ? null : element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },

@@ -21,7 +21,7 @@ function showHead(run) {
   byId("about").textContent =
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `Headline ratio: ${report.headline} (${clean(report.headline_reason, 400).replace(/\.$/, "")}).`;
-  byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
+  byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "No recommendations.";
   const further = (report.then ?? []).map((index) => report.advice[index]);
   for (const advice of further.reverse()) {
     byId("advice").after(element("p", {}, `Then: ${clean(advice.sentence, 300)}`));
@@ -37,7 +37,7 @@ function titleOf(report) {
   const names = report.profiles.map((own) => clean(own.path, 300).split("/").at(-1));
   const more = names.length > 1 ? ` and ${counted(names.length - 1, "other profile")}` : "";
   const dates = report.profiles.map(dated).filter(Boolean).sort();
-  return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "date of recording unknown"];
+  return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "recording date unknown"];
 }
 
 // Phase names in the legend.
@@ -176,7 +176,7 @@ function fillIf(known, id, content) {
 // Fills the tables that list ranks: all ranks, or the ranks in the timeline.
 function fillRanks(run) {
   const fill = (id, ...parts) => byId(`${id}-panel`).replaceChildren(...parts.filter(Boolean));
-  const which = () => run.data.many ? [quiet(`${partName(run)}: choose others in section Pipelines.`)] : [];
+  const which = () => run.data.many ? [quiet(`${partName(run)}: to show another part of the run, choose it in section Pipelines.`)] : [];
   fill("ranks", ...which(), ...explained("ranks", ranksTable(run)));
   const communications = communicationTable(run);
   fill("communication", ...(communications ? [...which(), ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
@@ -276,7 +276,7 @@ function fillOverview(run, shards, shown, drawn) {
   byId("overview-panel").append(
     element("div", { class: "pair" },
       element("div", {}, element("h3", {}, "What stands out"), ...standingOut(run, show)),
-      element("div", {}, element("h3", {}, "How ranks are spread"), ...explained("how ranks are spread", spreadTable(run)))),
+      element("div", {}, element("h3", {}, "Distribution over ranks"), ...explained("distribution over ranks", spreadTable(run)))),
     ...(left ? [quiet(`This page does not contain the operations of ${counted(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
     ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));
   run.showBubble = async (rank, atNs) => {

@@ -51,7 +51,7 @@ function schedulesSpec(run) {
   // The Pareto front: the schedules that no other schedule beats in both ratio and memory.
   const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
   const told = values.filter((own) => best.includes(own) || /as measured|\(this one\)/.test(own.schedules));
-  const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, microbatches of a stage";
+  const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, in microbatches of a stage";
   const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
   const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };
   // Labels are above the dots of schedules on the front, and below all other dots.

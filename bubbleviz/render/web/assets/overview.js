@@ -278,7 +278,7 @@ function standingOut(run, show) {
     element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, clean(own.name, 120)),
     grouped(own.count), share(own.ratio), `${own.above > 0 ? "+" : ""}${significant(100 * own.above, 2)}`, clean(own.why, 120),
   ]);
-  return explained("what stands out", table(null, ["what", "ranks", "ratio", "to the median, points", "why"], rows, { id: "standing-out", lastText: true }));
+  return explained("what stands out", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
 }
 
 function farthest(run) {
@@ -313,5 +313,5 @@ function spreadTable(run) {
     ...times.map(([name, values]) => row(`${name}, ${unit[1]}`, values, (ns) => time(ns, unit))),
     ...stages.map((stage) => row(`ratio of stage ${stage}, %`, of(stage), share)),
   ];
-  return table(`${counted(run.report.ranks.length, "rank")}, means of the averaged iterations`, ["of ranks", "least", "median of ranks", "95 %", "most"], rows.filter(Boolean), { id: "spread" });
+  return table(`${counted(run.report.ranks.length, "rank")}, means of the averaged iterations`, ["quantity", "minimum", "median of ranks", "95 %", "maximum"], rows.filter(Boolean), { id: "spread" });
 }

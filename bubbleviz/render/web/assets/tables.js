@@ -130,7 +130,7 @@ function otherSchedules(run) {
     own.peak_activations === null ? "–" : significant(own.peak_activations), ...(inBytes ? [memoryCell(own.peak_bytes)] : []), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
   const made = table("Schedules at the measured times", ["order", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", ...(inBytes ? ["peak memory"] : []), limit === null ? "fits in the same memory" : `fits in ${memorySize(limit)}`], rows, { id: "schedules", lastText: true });
-  const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line connects the schedules that no other beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
+  const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line connects the schedules that no other schedule beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
   return [...explained("other schedules", made), ...chart];
 }
 
