@@ -44,8 +44,8 @@ class Cause(IntEnum):
     COMMUNICATION = 6, "the input was being transferred", "its input is being transferred"
     OTHER = (
         7,
-        "no other cause explains it (probably launch latency)",
-        "no recorded cause explains it (probably launch latency)",
+        "probably launch latency: no other cause was recorded",
+        "probably launch latency, because no other cause was recorded",
     )
     UNKNOWN = (
         8,
