@@ -71,7 +71,7 @@ def find_epochs(table: Communications) -> Ints:
 
 
 def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
-    """Group rows that record the same operation. All its members get the same instance number.
+    """Give all rows that record the same operation, on any rank, the same instance number.
 
     Rows are members of the same operation if all columns of their key are equal::
 

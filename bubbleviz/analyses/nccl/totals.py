@@ -140,7 +140,7 @@ def _make_sort_key(total: Total) -> tuple[object, ...]:
 
 
 def _compute_totals(communication: Communication) -> Iterator[Total]:
-    """Yield one total per communicator, name, algorithm and protocol, unsorted."""
+    """Sum operations by communicator, name, algorithm and protocol, and yield one total each."""
     table = communication.operations
     sizes, bus_factors = measure_sizes(communication)
     names = (*table.names, "")
