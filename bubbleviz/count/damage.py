@@ -24,8 +24,8 @@ from bubbleviz.model.run_kinds import EVALUATION
 _NOTICEABLE = 0.01
 #: Minimum number of iterations in a suggested window, as a share of the averaged iterations.
 _MIN_WINDOW_SHARE = 1 / 3
-_LEFT_OUT = "; iterations are left out in which ranks may have had nothing to run"
-_ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
+_LEFT_OUT = "; iterations in which ranks may have had nothing to run are left out"
+_ELSEWHERE = "; the averaged iterations are not affected"
 
 
 def locate_damage(
@@ -148,7 +148,7 @@ def _add_place(
         return replace(note, reason=f"{note.reason}{_ELSEWHERE}", kind=LimitationKind.COSTS)
     if not window:
         return note
-    reason = f"{note.reason}; --window {window} leaves out the iterations with damage"
+    reason = f"{note.reason}; to exclude the damaged iterations, pass --window {window}"
     return replace(note, reason=reason, window=window)
 
 
@@ -238,8 +238,8 @@ def _explain_idle_ranks(
         is_of_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
         if is_of_work and len(_find_operations_without_work(profile, run, counts)) == 0:
             reason = (
-                f"{recording.source.path}: these are all forwards and backwards of their ranks in "
-                "an iteration and launched nothing, so the ranks count as idle"
+                f"{recording.source.path}: their ranks launched nothing in any forward or backward "
+                "of the iteration, so the ranks count as idle"
             )
             yield replace(note, reason=reason, kind=LimitationKind.OTHER)
         else:

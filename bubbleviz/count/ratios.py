@@ -186,13 +186,13 @@ _RATIOS = (
         definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
         "rank); arXiv 2401.10241, section 5.3",
         words="idle share of all ranks; the window of each rank is as long as the longest time "
-        "of a rank from its first F to its last backward",
+        "that any rank takes from its first F to its last backward",
         windows=_find_longest_windows,
         work=CountedWork.ITERATION,
         common_clock=False,
         across_ranks=True,
         forward_words="idle share of all ranks; the window of each rank is as long as the longest "
-        "time of a rank from its first chunk to its last",
+        "time that any rank takes from its first chunk to its last",
     ),
     # A common window for all ranks, to the end of the iteration's last Optimizer.
     RatioDefinition(

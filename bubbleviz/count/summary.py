@@ -98,7 +98,7 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     averaged = [i for i in iterations if i.averaged]
     if not averaged:
         is_skipped = any(i.complete and i.kind != EVALUATION for i in iterations)
-        verb = "is left to average" if is_skipped else "is in the capture to average"
+        verb = "is left to average" if is_skipped else "was captured"
         is_inference = any(i.kind == INFERENCE for i in iterations)
         noun = "iteration" if is_inference else "training iteration"
         return "schedule", f"no complete {noun} {verb}"
@@ -116,14 +116,15 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
             f"{name_of_iteration})"
         )
         if "period" in available:
-            return "period", f"{reason}, so the idle time of one is partly another's work"
+            return "period", f"{reason}, so idle time in one iteration may be work on another"
         name = next(iter(available), "schedule")
-        return name, f"{reason}, but no averaged iteration has a next one to measure a period to"
+        return name, f"{reason}, but no averaged iteration is followed by another, as period needs"
     if is_forward_only and "period" in available:
         # Between iterations, the GPUs wait for tokens, requests and the host. The window of a
         # single iteration does not contain these waits.
         return "period", (
-            "the run only goes forward, and what its GPUs wait for between two iterations counts"
+            "the run only goes forward, and period includes the time between iterations, in which "
+            "GPUs wait"
         )
     return _choose_single_iteration_ratio(available, is_forward_only=is_forward_only)
 
@@ -145,14 +146,14 @@ def _choose_single_iteration_ratio(
     """
     if "schedule" in available:
         if is_forward_only:
-            return "schedule", "the run only goes forward, in one window over the recording"
+            return "schedule", "the run only goes forward, and one window covers the recording"
         return "schedule", "consecutive iterations do not overlap"
     if "stage" in available:
         # Without a common clock, nothing shows how iterations on several hosts follow one another.
-        unknown = "" if is_forward_only else ", and whether consecutive iterations overlap"
+        unknown = "" if is_forward_only else ", as is whether consecutive iterations overlap"
         reason = f"the ranks have no common clock, so schedule is unknown{unknown}"
-        return "stage", f"{reason}; stage needs none"
-    return "schedule", "no averaged iteration has a ratio over its ranks"
+        return "stage", f"{reason}; stage needs no common clock"
+    return "schedule", "no ratio over all ranks is known for any averaged iteration"
 
 
 def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:

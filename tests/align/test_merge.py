@@ -77,7 +77,7 @@ def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
     last = bubbleviz.analyze(paths, skip=2)
     assert last.headline == "schedule"
     assert "overlap" in last.headline_reason
-    assert "no averaged iteration has a next one" in last.headline_reason
+    assert "no averaged iteration is followed by another" in last.headline_reason
     nothing = bubbleviz.analyze(paths, skip=3)
     assert "no complete training iteration" in nothing.headline_reason
 

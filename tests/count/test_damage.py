@@ -99,7 +99,7 @@ def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> N
 
     assert "kernels-lost" in list_restriction_codes(full_report)
     assert list_restriction_codes(report) == []
-    assert "none of it lies in the averaged iterations" in reason_of(report, LOST)
+    assert "the averaged iterations are not affected" in reason_of(report, LOST)
     note = find_limitation(report, LOST)
     assert note.kind is LimitationKind.COSTS
     ratios = {i.name: i.ratios["schedule"].value for i in full_report.iterations}
