@@ -105,7 +105,7 @@ def find_convention(name_or_path: str) -> Convention:
         return built_in()[name_or_path]
     if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
         suggestion = find_nearest_word(name_or_path, built_in())
-        hint = f"did you mean {suggestion}?" if suggestion else "give a TOML file of your own"
+        hint = f"did you mean {suggestion}?" if suggestion else "pass the path of a TOML file"
         raise UsageError(
             f"--convention {name_or_path}: there is no such convention; {hint} (built in: "
             f"{', '.join(sorted(built_in()))})"
@@ -143,7 +143,7 @@ def load_convention(path: str | Path) -> Convention:
     """
     built_in_names = ", ".join(sorted(built_in()))
     text = toml_files.read(
-        path, "an NVTX convention", f"give a TOML file or one of: {built_in_names}"
+        path, "an NVTX convention", f"pass a TOML file or one of: {built_in_names}"
     )
     convention = parse_convention(text, str(path))
     _check_examples(convention, str(path))
@@ -171,15 +171,19 @@ def _check_examples(convention: Convention, source: str) -> None:
             raise UsageError(f"{source}: {key}: {error}") from error
         if match is None or not is_understood:
             if key == "examples":
-                raise UsageError(f"{source}: {key}: no pattern matches {quoted}")
+                raise UsageError(
+                    f"{source}: {key}: no pattern matches {quoted}; add or widen a pattern"
+                )
             continue
         number, glob = numbers[id(match[0])], match[0].glob
         if key == "counter_examples":
-            raise UsageError(f"{source}: {key}: pattern {number} matches {quoted}")
+            raise UsageError(
+                f"{source}: {key}: pattern {number} matches {quoted}; narrow the pattern"
+            )
         if not is_glob_match(glob, text):
             raise UsageError(
                 f"{source}: pattern {number}: its glob {glob!r} excludes the example {quoted}, "
-                "which match accepts; widen the glob"
+                "although its regular expression matches it; widen the glob"
             )
 
 
@@ -208,8 +212,8 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
     patterns = data.pop("pattern", [] if additions else None)
     if not isinstance(patterns, list) or not (patterns or additions):
         raise UsageError(
-            f"{source}: needs at least one [[pattern]] with glob and match, or names under "
-            "communication or helper_threads"
+            f"{source}: must contain at least one [[pattern]] table with glob and match, or "
+            "regular expressions under communication or helper_threads"
         )
     fields = toml_files.check_fields(data, _FIELD_TYPES, source)
     fields |= {key: tuple(fields[key]) for key in ("examples", "counter_examples") if key in fields}
@@ -238,7 +242,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     """
     fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
     if "match" not in fields:
-        raise UsageError(f"{source}: needs match = a string")
+        raise UsageError(f"{source}: match is missing; set it to a regular expression")
     regex = fields.pop("match")
     unknown_groups = (
         []
@@ -266,7 +270,8 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     meaningful = pattern.phase is not None or pattern.by_order
     if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:
         raise UsageError(
-            f"{source}: names no phase; give phase = ..., a group named phase, or iteration"
+            f"{source}: sets no phase; add phase = ..., iteration = 'by order', or a group named "
+            "phase, iteration or rank"
         )
     return pattern
 

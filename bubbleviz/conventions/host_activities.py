@@ -125,14 +125,14 @@ class ActivityList:
             UsageError: The file is not a list of activities, or uses a name that is reserved for
                 inferred activities.
         """
-        hint = "give a TOML file with [[activity]] tables of name and match"
+        hint = "pass a TOML file with [[activity]] tables that contain name and match"
         added = _parse_activities(toml_files.read(path, "activities", hint), str(path))
         reserved = {activity.name for activity in self.activities if not activity.match}
         conflicts = sorted(reserved & {activity.name for activity in added})
         if conflicts:
             raise UsageError(
-                f"{path}: {conflicts[0]!r} is reserved for inferred activities; give the "
-                "activity another name"
+                f"{path}: the name {conflicts[0]!r} is reserved for inferred activities; rename "
+                "the activity"
             )
         return ActivityList((*added, *self.activities))
 
@@ -160,11 +160,11 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
         data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(
-            f"{source}: is not valid TOML ({error}); give [[activity]] tables of name and match"
+            f"{source}: is not valid TOML ({error}); use [[activity]] tables with name and match"
         ) from error
     tables = data.get("activity")
     if not isinstance(tables, list) or not tables or set(data) != {"activity"}:
-        raise UsageError(f"{source}: must contain only [[activity]] tables")
+        raise UsageError(f"{source}: must contain [[activity]] tables and nothing else")
     return tuple(
         _parse_activity(table, f"{source}: activity {i}") for i, table in enumerate(tables, 1)
     )
@@ -178,7 +178,7 @@ def _parse_activity(table: object, source: str) -> Activity:
     """
     fields = toml_files.check_fields(table, _FIELD_TYPES, source)
     if not fields.get("name"):
-        raise UsageError(f"{source}: needs name = a string")
+        raise UsageError(f"{source}: name is missing; set it to the name of the activity")
     if fields.get("strength", KNOWN) not in (FRAME, NAMED, KNOWN, WHOLE):
         raise UsageError(f"{source}: strength must be 0, 1, 2 or 3, not {fields['strength']!r}")
     return Activity(**fields | {"match": toml_files.check_regexes(fields.get("match", ()), source)})

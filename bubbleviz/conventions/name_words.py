@@ -568,7 +568,7 @@ def _format_pattern(meaning: ShapeMeaning) -> str:
         label = meaning.phase.label
         lines.append(f'phase = "{label}"  # a guess: F, B, W, BW, R, FB, Optimizer, ...')
     if meaning.part:
-        lines.append("part = true  # the parts in a row are one operation")
+        lines.append("part = true  # consecutive parts form one operation")
     return "\n".join(lines) + "\n"
 
 

@@ -230,7 +230,7 @@ def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMat
     not_a_number = next((text for text in numbers if not (text.isascii() and text.isdigit())), None)
     if not_a_number is not None:
         raise UsageError(
-            f"the pattern {pattern.regex!r} matches {not_a_number[:40]!r} as a number; let its "
-            "groups match digits only, such as (?P<microbatch>[0-9]+)"
+            f"the pattern {pattern.regex!r} captures {not_a_number[:40]!r} as a number; make its "
+            "groups match only digits, for example (?P<microbatch>[0-9]+)"
         )
     return pattern, phase, tuple(NONE if text is None else int(text) for text in digits)

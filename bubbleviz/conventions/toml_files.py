@@ -29,10 +29,10 @@ COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
 #: Names of field types, as shown in messages.
 _TYPE_NAMES = {
-    str: "a text",
+    str: "a string",
     bool: "true or false",
-    int: "a whole number",
-    list: "a list of texts",
+    int: "an integer",
+    list: "a list of strings",
     dict: "a table",
 }
 #: Maximum number of regex characters shown in a message.
@@ -90,7 +90,7 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
             type.
     """
     if not isinstance(table, dict):
-        raise UsageError(f"{source}: must be a table with {', '.join(types)}")
+        raise UsageError(f"{source}: must be a table with the keys {', '.join(types)}")
     for key, value in table.items():
         if key not in types:
             raise UsageError(
@@ -129,8 +129,8 @@ def describe_ambiguity(text: str, warning: FutureWarning) -> str:
     """
     reason = str(warning).lower()
     return (
-        f"{to_one_line(text, _MAX_SHOWN)!r} is ambiguous ({reason}); later versions of Python may "
-        "read it differently; put a backslash before the [, -, &, | or ~ inside the set"
+        f"{to_one_line(text, _MAX_SHOWN)!r} is ambiguous ({reason}), and later versions of Python "
+        "may read it differently; put a backslash before the [, -, &, | or ~ inside the set"
     )
 
 
@@ -151,8 +151,8 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
         raise UsageError(f"{source}: {describe_ambiguity(text, warning)}") from warning
     except COMPILE_ERRORS as error:
         raise UsageError(
-            f"{source}: {to_one_line(text, _MAX_SHOWN)!r} is not a regular expression ({error}); "
-            "fix it"
+            f"{source}: {to_one_line(text, _MAX_SHOWN)!r} is not a valid regular expression "
+            f"({error}); correct it"
         ) from error
 
 

@@ -140,10 +140,10 @@ def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", r"must contain only \[\[activity\]\] tables"),
+        ("", r"must contain \[\[activity\]\] tables and nothing else"),
         ("x", "is not valid TOML"),
-        ("[[activity]]\nmatch = []", "needs name = a string"),
-        ('[[activity]]\nname = "a"\nmatch = ["("]', "not a regular expression"),
+        ("[[activity]]\nmatch = []", "name is missing"),
+        ('[[activity]]\nname = "a"\nmatch = ["("]', "not a valid regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
         ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
         (
@@ -151,10 +151,10 @@ def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
             "'stream or rank dependency' is reserved",
         ),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
-        ('[[activity]]\nname = "a"\nstrength = true', "strength must be a whole number"),
+        ('[[activity]]\nname = "a"\nstrength = true', "strength must be an integer"),
         ('[[activity]]\nname = "a"\ncolor = "red"', "unknown key 'color'"),
-        ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a text"),
-        ('other = 3\n[[activity]]\nname = "a"', "must contain only"),
+        ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a string"),
+        ('other = 3\n[[activity]]\nname = "a"', "and nothing else"),
     ],
 )
 def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

@@ -31,7 +31,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         ("", "[[pattern]]"),
         ("[[pattern]]\nglob = '*'", "match"),
         ("[[pattern]]\nmatch = '('", "regular expression"),
-        ("[[pattern]]\nmatch = '^x$'", "names no phase; give"),
+        ("[[pattern]]\nmatch = '^x$'", "sets no phase; add"),
         ("[[pattern]]\nmatch = '^x$'\nphase = 'forward'", "unknown phase 'forward'"),
         ("[[pattern]]\nmatch = '^(?P<micro>.)$'\nphase = 'F'", "unknown group 'micro'"),
         ("= =", "is not valid TOML"),
@@ -39,7 +39,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         (f"{WORD}receives = 1", "pattern 1: receives must be true or false"),
         (f"{WORD}post_validation = 'true'", "post_validation must be true or false"),
         ("[[pattern]]\nmatch = '^x$'\niteration = 'by_order'", "iteration must be 'by order'"),
-        ("[[pattern]]\nmatch = '^x$'\niteration = [1]", "iteration must be a text, not [1]"),
+        ("[[pattern]]\nmatch = '^x$'\niteration = [1]", "iteration must be a string, not [1]"),
         (f"examples = ['word', 'wort']\n{WORD}", "mine.toml: examples: no pattern matches 'wort'"),
         (
             "examples = ['x']\n[[pattern]]\nmatch = '^(?P<phase>x)$'",
@@ -47,7 +47,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         ),
         (
             f"examples = ['word']\n{WORD}glob = 'Word'",
-            "pattern 1: its glob 'Word' excludes the example 'word', which match accepts",
+            "pattern 1: its glob 'Word' excludes the example 'word', although",
         ),
         (f"counter_examples = ['word']\n{WORD}", "counter_examples: pattern 1 matches 'word'"),
         (

@@ -99,7 +99,7 @@ FLAGGED = ("(?i)acme", "(?P<a>x)", r"(x)\1")
 WRONG = [
     *((file, text, "is not valid TOML (") for file in ("match", "activities") for text in NESTED),
     *(
-        (file, FILES[file][2].replace("{}", odd), "is not a regular expression")
+        (file, FILES[file][2].replace("{}", odd), "is not a valid regular expression")
         for file in FILES
         for odd in ODD
     ),
