@@ -63,7 +63,8 @@ def __getattr__(name: str) -> Callable[..., Annotations]:
     """
     if name.startswith("_") or name not in supported():
         raise AttributeError(
-            f"bubbleviz.annotate has no {name!r}; the frameworks are {', '.join(supported())}"
+            f"bubbleviz.annotate has no function {name!r}; the supported frameworks are "
+            f"{', '.join(supported())}"
         )
     module = importlib.import_module(f"bubbleviz.annotate.frameworks.{name}")
     annotate: Callable[..., Annotations] = module.annotate

@@ -229,7 +229,7 @@ class Range:
         if code & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise UsageError(
                 f"annotate: {function.__qualname__} is a generator or a coroutine, which runs "
-                "after the call; use with annotate.phase(...) inside it"
+                "after the call; instead of decorating it, use 'with annotate.phase(...)' inside it"
             )
 
         @functools.wraps(function)
@@ -316,7 +316,7 @@ def _check_number(word: str, number: object) -> int:
     except (AttributeError, TypeError):
         value = -1
     if not 0 <= value < 10**9:
-        raise UsageError(f"annotate: {word}={number!r} must be a number from 0 to 999,999,999")
+        raise UsageError(f"annotate: {word}={number!r} must be an integer from 0 to 999,999,999")
     return value
 
 

@@ -305,7 +305,8 @@ class Recorder:
         if not self._stopped:
             self._end()
             _log.warning(
-                "the recording to %s stops (%s: %s); training goes on, and what was written stays",
+                "the recording to %s has stopped (%s: %s); training continues, and the data "
+                "written so far is kept",
                 *(self.folder, type(error).__name__, error),
             )
 
@@ -319,7 +320,7 @@ class Recorder:
             try:
                 self._files.close()
             except OSError as error:
-                _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
+                _log.warning("the end of the recording to %s may be lost (%s)", self.folder, error)
 
     def _after_fork(self) -> None:
         """Stop this recorder in the child process of a fork if it was recording in the parent.

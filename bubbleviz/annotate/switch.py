@@ -61,7 +61,9 @@ def record(
     for word, number in arguments.items():
         minimum = int(word != "every")
         if not isinstance(number, int) or number < minimum:
-            raise UsageError(f"annotate.record: {word}={number!r} must be a number from {minimum}")
+            raise UsageError(
+                f"annotate.record: {word}={number!r} must be an integer of at least {minimum}"
+            )
     running = get_recorder()
     if running is not None and running.active and running.folder == Path(folder):
         return running
@@ -97,6 +99,6 @@ def record_from_environment() -> None:
     except UsageError as error:
         problem = error
     except ValueError as error:
-        problem = f"{EVERY_VARIABLE} and {ITERATIONS_VARIABLE} must be numbers ({error})"
+        problem = f"{EVERY_VARIABLE} and {ITERATIONS_VARIABLE} must be integers ({error})"
     if problem:
         logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", problem)

@@ -157,7 +157,7 @@ class Annotations:
         value = getattr(owner, name, None)
         if value is None:
             raise self._describe_mismatch(
-                f" has no {_format_path(owner)}.{name}, which its ranges need"
+                f" has no {_format_path(owner)}.{name}, which its ranges require"
             )
         return value
 
@@ -170,7 +170,7 @@ class Annotations:
         try:
             module = importlib.import_module(name)
         except ImportError as error:
-            raise self._describe_mismatch(f" has no module {name} here ({error})") from error
+            raise self._describe_mismatch(f" cannot import its module {name} ({error})") from error
         for parent in itertools.accumulate(name.split("."), "{}.{}".format):
             self._version = getattr(sys.modules[parent], "__version__", self._version)
         return module
@@ -193,7 +193,7 @@ class Annotations:
         names = list(inspect.signature(function).parameters)
         if name not in names:
             problem = f"{_format_path(function)} has no parameter {name}"
-            raise self._describe_mismatch(f"'s {problem}, which the names of its ranges need")
+            raise self._describe_mismatch(f"'s {problem}, which is needed for range names")
         position = names.index(name)
 
         def pick(args: Args, kwargs: Kwargs) -> Any:
@@ -213,7 +213,7 @@ class Annotations:
             f"a version from {self._written_for}" if self._written_for else "another version"
         )
         return AnnotationError(
-            f"annotate: {self.framework}{version}{problem}; install {compatible}, or name ranges "
+            f"annotate: {self.framework}{version}{problem}; install {compatible}, or add ranges "
             "yourself with annotate.phase and annotate.iteration"
         )
 
@@ -226,7 +226,7 @@ class Annotations:
         """
         self.active = False
         warnings.warn(
-            f"annotate: {where} can no longer be named ({type(error).__name__}: {error}); "
+            f"annotate: no range could be created for {where} ({type(error).__name__}: {error}); "
             "training continues without ranges",
             RuntimeWarning,
             stacklevel=4,

@@ -422,7 +422,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     (message,) = caplog.messages
     assert "the recording to" in message
     assert "No space left on device" in message
-    assert "training goes on" in message
+    assert "training continues" in message
     numbers = session(tmp_path).stretch.iterations.number.tolist()
     assert numbers == list(range(len(numbers)))
     assert 0 < len(numbers) < 10
