@@ -27,7 +27,7 @@ def main() -> int:
 
         # While modules are imported, Ctrl-C exits immediately.
         # A KeyboardInterrupt is not reliable, because a module can convert it to another exception.
-        exit_at_once("bubbleviz: interrupted before the start\n")
+        exit_at_once("bubbleviz: interrupted during startup\n")
         # Every OpenBLAS thread needs memory, and bubbleviz does not multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         if message := _check_memory_limits():
@@ -41,7 +41,7 @@ def main() -> int:
 
         keep_freed_memory()
     except KeyboardInterrupt:
-        sys.stderr.write("bubbleviz: interrupted before the start\n")
+        sys.stderr.write("bubbleviz: interrupted during startup\n")
         return 130
     code = run()
     # The process is about to end, so skip the final garbage collection, which took 4 % of a run's
@@ -63,8 +63,8 @@ def _check_memory_limits() -> str:
         allowed, _ = resource.getrlimit(getattr(resource, name))
         if allowed != resource.RLIM_INFINITY and allowed < min_mib << 20:
             return (
-                f"ulimit {option} allows {allowed >> 20} MiB, but {min_mib} MiB are needed; raise "
-                f"it to {min_mib << 10} or more"
+                f"ulimit {option} allows {allowed >> 20} MiB, but bubbleviz needs {min_mib} MiB; "
+                f"raise the limit to {min_mib << 10} or more"
             )
     return ""
 

@@ -180,7 +180,8 @@ def analyze(
         if limit is not None and device_memory is None:
             unused_limit = Limitation(
                 f"memory limit {memory_limit} has no effect",
-                "profiles do not contain the memory of all stages (bubbleviz guide memory)",
+                "the profiles do not contain the memory use of all stages (see bubbleviz guide "
+                "memory)",
                 kind=LimitationKind.LIMIT_UNUSED,
             )
             report = replace(report, limitations=(*report.limitations, unused_limit))
@@ -228,7 +229,7 @@ def _parse_limit(text: str, what_if: bool) -> float:
     limit = parse_bytes(text, "--memory-limit")
     if not what_if:
         raise UsageError(
-            f"--memory-limit {text}: only applies to other schedules; give --what-if as well"
+            f"--memory-limit {text}: only applies to simulated schedules; pass --what-if as well"
         )
     return limit
 
@@ -246,8 +247,8 @@ def _parse_flops(text: str) -> tuple[float, float]:
         flops = peak = 0.0
     if not (0 < flops < inf and 0 < peak < inf):
         raise UsageError(
-            f"--flops {to_one_line(text, 60)}: give the FLOPs per iteration, a slash, and the peak "
-            "FLOPs per second of a GPU, e.g. 4.2e15/989e12"
+            f"--flops {to_one_line(text, 60)}: must be the FLOPs per iteration, a slash, and the "
+            "peak FLOPs per second of a GPU, e.g. 4.2e15/989e12"
         )
     return flops, peak
 
@@ -361,7 +362,7 @@ def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
     if isinstance(report, RunSummary):
         return check_pipeline("the run", report)
     if isinstance(report, IdleSummary):
-        raise InputError("the report is about idle time; give a report of analyze")
+        raise InputError("the report contains only idle time; pass a report from analyze instead")
     return read_pipeline(str(report))
 
 
@@ -383,9 +384,11 @@ def _make_fleet(
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
     if dask_timeout is not None and dask is None:
-        raise UsageError("--dask-timeout needs --dask, because it only applies to a Dask cluster")
+        raise UsageError("--dask-timeout only applies to a Dask cluster; pass --dask as well")
     if dask_timeout is not None and not 0 < dask_timeout < float("inf"):
-        raise UsageError(f"--dask-timeout {dask_timeout:g}: give seconds, more than 0")
+        raise UsageError(
+            f"--dask-timeout {dask_timeout:g}: must be a number of seconds greater than 0"
+        )
     if dask is None:
         return nullcontext(Fleet(jobs))
 

@@ -105,13 +105,13 @@ def test_missing_or_wrong_arguments_are_refused_in_a_sentence() -> None:
 
     prefix = "Error executing tool "
     assert missing_path == (
-        f"{prefix}analyze: path is missing: give a profile, a folder with the profiles of one run, "
-        "or a saved report (JSON)"
+        f"{prefix}analyze: path is missing (expected: a profile, a folder with the profiles of one "
+        "run, or a saved report (JSON))"
     )
-    assert wrong_type.startswith(f"{prefix}why: rank has the wrong type: give ")
+    assert wrong_type.startswith(f"{prefix}why: rank has the wrong type (expected: ")
     assert missing_runs == (
-        f"{prefix}compare: before is missing: give profiles or a saved report of the first run; "
-        "after is missing: give profiles or a saved report of the second run"
+        f"{prefix}compare: before is missing (expected: profiles or a saved report of the first "
+        "run); after is missing (expected: profiles or a saved report of the second run)"
     )
 
 
@@ -132,7 +132,7 @@ def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
         assert bubble["chain"][0]["rank"] == 5
         assert bubble["chain"][0]["waits_for"]["rank"] == 6
         assert bubble["chain"][0]["waits_for"]["times_its_median"] > 1.1
-    assert absent.endswith("⟦no rank 99; there are 8⟧")
+    assert absent.endswith("⟦there is no rank 99; the report contains 8 ranks⟧")
 
 
 def test_texts_of_a_profile_are_quoted_and_shortened(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_too_little_memory_is_reported_in_a_sentence(limit: str, command: str) -
     min_mib = {"-v": 512, "-d": 256}[option]
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"bubbleviz: ulimit {option} allows {int(kibibytes) >> 10} MiB, but {min_mib} MiB are "
-        f"needed; raise it to {min_mib << 10} or more\n"
+        f"bubbleviz: ulimit {option} allows {int(kibibytes) >> 10} MiB, but bubbleviz needs "
+        f"{min_mib} MiB; raise the limit to {min_mib << 10} or more\n"
     )
 
 

@@ -793,9 +793,12 @@ def test_a_frozen_worker_that_continues_costs_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dask-timeout", "5"], "--dask-timeout needs --dask"),
-        (["--dask", "x", "--dask-timeout", "0"], "--dask-timeout 0: give seconds, more than 0"),
-        (["--dask", "x", "--dask-timeout", "nan"], "--dask-timeout nan: give seconds, more than 0"),
+        (["--dask-timeout", "5"], "--dask-timeout only applies to a Dask"),
+        (["--dask", "x", "--dask-timeout", "0"], "--dask-timeout 0: must be a number of seconds"),
+        (
+            ["--dask", "x", "--dask-timeout", "nan"],
+            "--dask-timeout nan: must be a number of seconds",
+        ),
     ],
 )
 def test_invalid_timeouts_are_refused(

@@ -92,7 +92,7 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
 def test_invalid_flops_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="give the FLOPs per iteration"):
+    with pytest.raises(UsageError, match="must be the FLOPs per iteration"):
         bubbleviz.analyze([str(FIXTURES / "1f1b")], flops=text)
 
 

@@ -109,7 +109,7 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
             in message
         )
     message = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
-    assert message.endswith("only applies to other schedules; give --what-if as well\n")
+    assert message.endswith("only applies to simulated schedules; pass --what-if as well\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"
     assert "Limits: memory limit 80GB has no effect" in cli.printed(*words, "80GB")
 
