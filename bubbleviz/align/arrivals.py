@@ -92,11 +92,10 @@ def _make_unknown_arrivals(count: int) -> Arrivals:
 
 
 def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
-    """Return a mask of the operations whose rank has at least one receive in their direction.
+    """Return a mask of the operations whose rank has any receives of the kind that they need.
 
-    The direction is the direction of activations for forwards, and of gradients for backwards. A
-    rank has a receive in this direction if it runs any operation of ``phase``, any SEND_RECV, or a
-    receive inside the ranges of its ``consumers``.
+    Forwards need activations, and backwards need gradients. A rank has such receives if it runs any
+    operation of ``phase``, any SEND_RECV, or a receive inside the ranges of its ``consumers``.
 
     Args:
         operations: Operations of all ranks.

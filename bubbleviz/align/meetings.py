@@ -114,7 +114,7 @@ def find_meetings(
     sizes_known: bool = False,
     ordered: bool = True,
 ) -> Ints:
-    """Find the meeting of each collective.
+    """Find the collectives on different ranks that are one call: a meeting.
 
     The most reliable methods are applied first, and a collective keeps the first meeting that is
     found:

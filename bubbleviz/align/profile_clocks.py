@@ -221,16 +221,18 @@ def _measure_boot_difference(source: Source, other: Source) -> int:
 def build_session_clocks(
     sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[ProfileClock, ...]:
-    """Return the clock of each profile relative to the first profile, from the session starts.
+    """Return a correction for each profile that converts its times to the first profile's clock.
 
-    Each profile is converted to the clock of the first profile from its machine, using the steady
-    clock. If either profile does not record that clock, or if their boot times differ by
-    ``_MAX_BOOT_DIFFERENCE_NS`` or more, UTC is used instead. The uncertainty is that of the first
-    profile from the machine.
+    The corrections are computed from the session starts:
 
-    The first profile from every other machine is converted by UTC to the clock of the very first
-    profile, and its uncertainty is unbounded (None). If either UTC start is unknown, its times are
-    used unchanged. The same applies to a profile that cannot be converted to its machine's clock.
+    - A profile is compared with the first profile from its machine by their steady clocks. UTC is
+      used instead if either profile lacks a steady clock, or if their boot times differ by
+      ``_MAX_BOOT_DIFFERENCE_NS`` or more. Both profiles get the same uncertainty.
+    - The first profile from every machine is compared with the very first profile by UTC. Its
+      uncertainty is unbounded (None), except for the very first profile. The same applies to a
+      profile that cannot be compared with the first profile from its machine.
+
+    If UTC is needed but unknown, the times are used unchanged.
 
     Args:
         sources: Descriptions of the profile files, one per profile.

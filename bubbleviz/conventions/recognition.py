@@ -110,18 +110,17 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 
 
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Select the conventions whose patterns match enough work ranges.
+    """Select the conventions that name enough work ranges (forwards and backwards).
 
-    Conventions that name too few work ranges (forwards and backwards) are left out. There are two
-    cases:
+    A convention is selected if it names at least a tenth as many work ranges as the best
+    convention. There are two cases:
 
+    - Usually, the best convention is the best one that names complete operations. Conventions that
+      name complete operations come first. All other conventions lose their ``part`` and
+      ``stands_in`` patterns, and are dropped if no pattern remains.
     - If no convention that names complete operations has even a hundredth of the work ranges of the
-      best convention, complete operations are too rare to matter. Every convention with at least a
-      tenth of the best convention's work ranges is selected. Order and patterns do not change.
-    - Otherwise, every convention is selected that has at least a tenth of the work ranges of the
-      best convention that names complete operations. Conventions that name complete operations come
-      first. All other conventions lose their ``part`` and ``stands_in`` patterns, and are dropped
-      if no pattern remains.
+      overall best convention, complete operations are too rare to matter. The overall best
+      convention is then used, and order and patterns do not change.
 
     Args:
         scores: Scores of all conventions that name any work ranges, in descending order.

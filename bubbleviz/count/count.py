@@ -426,9 +426,9 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
     """Return a mask of the forwards and backwards that may have run on the device.
 
     The mask contains the F, B, W, BW and FB operations of iterations, except those that certainly
-    ran nothing. An operation certainly ran nothing if it launched nothing, was not cut off, and
-    other GPU work in the same cell (iteration and rank), for example an Optimizer, shows that the
-    rank was recorded::
+    ran nothing. An operation certainly ran nothing if it launched nothing, if it was not cut off,
+    and if its rank was recorded. Other GPU work in the same cell (iteration and rank), such as an
+    Optimizer, shows that the rank was recorded::
 
         launches      F0 B0   Optimizer   F0 B0       Optimizer   F0 B0   Optimizer
         recorded      F0 B0   Optimizer               Optimizer                         not recorded

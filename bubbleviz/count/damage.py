@@ -101,7 +101,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return, for each time, the total length of the parts of all intervals that lie before it.
+    """Return how much interval time lies before each time, added up over all intervals.
 
     Args:
         times_ns: Times at which the intervals are cut.
@@ -222,11 +222,11 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield a recording's limitations, after explaining operations without GPU work.
+    """Yield a recording's limitations, adding an explanation if ranks only had nothing to run.
 
-    Idle ranks (ranks that had nothing to run in an iteration) may explain all operations without
-    GPU work. If so, the limitation for these operations gets this explanation as its reason and no
-    longer restricts the ratios. All other limitations are unchanged.
+    Operations without GPU work are reported by a limitation. If all of them are on ranks that had
+    nothing to run in the iteration, the limitation says so and no longer restricts the ratios. All
+    other limitations are unchanged.
 
     Args:
         recording: The recording of one profile.

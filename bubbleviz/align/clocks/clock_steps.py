@@ -177,8 +177,8 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
 
     Each level divides iterations into cells (time periods). Finer levels locate a jump more
     precisely, but their bounds are farther apart. Only cells that are bounded from both sides are
-    used. In a finer level, the width of a cell is limited to ``_MAX_RELATIVE_WIDTH`` times the
-    pair's median width in the coarsest level, or to ``GRAIN_NS`` if that is larger.
+    used. In finer levels, cells are left out if they are wider than ``_MAX_RELATIVE_WIDTH`` times
+    the pair's median width in the coarsest level, and wider than ``GRAIN_NS``.
 
     Args:
         levels: Cells of each level, coarsest level first.
@@ -225,10 +225,13 @@ def _widen_limits(
 ) -> Floats:
     """Widen the limits between clocks so that they hold at every instant, despite the steps.
 
-    If any cell (short time period) of a pair is bounded from both sides, the pair has a hull, and
-    its limits become this hull, widened by the clock drift over ``max_gap_ns`` of the hull. The
-    limits of all other pairs are widened by the sizes of all steps and by the drift over the whole
-    capture.
+    A pair has a hull if any of its cells (short time periods) is bounded from both sides. The hull
+    contains the bounds of all of these cells.
+
+    - The limits of a pair with a hull become the ends of the hull, widened by the clock drift over
+      the hull's ``max_gap_ns``.
+    - The limits of all other pairs are widened by the sizes of all steps and by the drift over the
+      whole capture.
 
     Args:
         limit: Tightest limits, indexed [later, earlier]. Not modified.

@@ -148,9 +148,9 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
 
     Each row is matched with at most one column, and each column with at most one row.
 
-    - If every column must have a match, a column with a single choice is matched with it, and this
-      row is no longer a choice of other columns. This is repeated until no column has a single
-      choice. If every row must have a match, rows are treated in the same way.
+    - If every column must have a match, a column with only one possible row is matched with that
+      row. The row is then no longer available to other columns. This is repeated until no unmatched
+      column has only one possible row. If every row must have a match, the same is done for rows.
     - If rows and columns may stay unmatched, a pair is forced only if the row is the only choice of
       the column and the column is the only choice of the row.
 

@@ -236,7 +236,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
 
 
 def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
-    """Return the divisions into stages by rank number in which each stage has ranks of one kind.
+    """Divide ranks into stages by rank number, so that all ranks on a stage are of one kind.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
     consecutive ranks. If all replicas are tensor-parallel, each stage is a block of consecutive

@@ -69,13 +69,14 @@ _ITERATION = ("rank", "iteration")
 def find_stages_before_gaps(
     operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
 ) -> tuple[int, ...]:
-    """Return the virtual stages after which a stage may be missing according to times.
+    """Return the virtual stages to which microbatches return so late that a stage may be missing.
 
-    The slack between two stages is the time during which a microbatch is away from the first stage,
-    minus recorded transfers, the work on the second stage, and the time away from the second stage.
-    A stage may be missing if even the microbatch with the smallest slack has enough time for
-    another stage (:func:`_find_stages_with_slack`). If no stage is missing, the slack is the
-    duration of two transfers, or 0 if transfers are recorded and no rank is late.
+    The slack of a microbatch is the part of its time away from a stage that the next recorded stage
+    does not explain: the time away, minus recorded transfers, the work on the next stage, and the
+    time away from the next stage. If no stage is missing, the slack is the duration of two
+    transfers, or 0 if transfers are recorded and no rank is late. A stage may be missing if even
+    the microbatch with the smallest slack has enough time for another stage
+    (:func:`_find_stages_with_slack`).
 
     If the ranks on the second stage also run an earlier stage as another chunk, microbatches may
     have to wait until these ranks have run other chunks. In this case, a gap is reported only if
@@ -115,7 +116,7 @@ def find_stages_before_gaps(
 
 
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
-    """Return the virtual stages that every microbatch leaves for long enough to pass another stage.
+    """Return the virtual stages after which every microbatch has time to pass another stage.
 
     The slack of a microbatch after a stage is ``wait - (wait on next stage + work on next stage)``,
     with waits counted from the end of the send. A stage is returned if the smallest slack exceeds
@@ -343,11 +344,11 @@ def find_turns(operations: Operations) -> frozenset[int]:
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards on one model chunk before the next one.
 
-    A forward on the previous chunk is early if it ends no later than the iteration's first forward
-    on the next chunk. The usual maximum number of microbatches with early forwards is the number of
-    virtual stages from one chunk to the next. The result is True if, in more than half of the
-    iterations, more microbatches than that are early, but not all. The result is False if the ranks
-    have no earlier chunk.
+    Forwards on the previous chunk are counted if they end no later than the iteration's first
+    forward on the next chunk. If no stage is missing, they are usually no more than the virtual
+    stages from one chunk to the next. The result is True if, in more than half of the iterations,
+    the forwards of more microbatches than that are counted, but not of all. The result is False if
+    the ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
