@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a database without anything": (
         lambda b: [edit_database(b.inputs / "x.db", "PRAGMA user_version = 3")],
-        ("not a profile of rocprofv3: it has none of the tables",),
+        ("not a rocprofv3 profile, because it has none of the tables",),
     ),
     "a start that is NULL": (
         lambda b: [remove_start(write_smallest_run(b.inputs))],
@@ -435,7 +435,7 @@ def test_a_profile_given_twice_is_refused(bench: Bench, how: str) -> None:
         twin = path
     message = bench.refused(path, twin)
 
-    assert "are the same profile; give it once" in message
+    assert "are the same profile; pass it only once" in message
     assert path.name in message
     assert twin.name in message
 

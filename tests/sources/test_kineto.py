@@ -112,7 +112,7 @@ def test_events_left_out_are_reported_only_if_they_matter(name: str, tmp_path: P
 
 
 def test_an_empty_trace_is_refused_and_kernels_lost_to_a_cut_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(NothingToAnalyzeError, match="neither kernels nor operators"):
+    with pytest.raises(NothingToAnalyzeError, match="no kernels or operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
     trace = _trace(
         tmp_path / "b.json",
@@ -123,7 +123,7 @@ def test_an_empty_trace_is_refused_and_kernels_lost_to_a_cut_are_counted(tmp_pat
 
     notes = count_limitations(_read(trace))
 
-    assert notes["kernels and copies of some launches"] == 2
+    assert notes["launches without a recorded kernel or copy"] == 2
 
 
 def test_times_count_from_the_first_event_except_strays(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_kernels_without_calls_are_linked_through_their_operators(tmp_path: Path
     assert calls.correlation_id.tolist() == [1, 3]
     assert (calls.start_ns - calls.start_ns[0]).tolist() == [0, 31_000]
     assert [(note.what, note.count) for note in profile.limitations] == [
-        ("CUDA API calls of some kernels and copies", 1)
+        ("kernels and copies without a CUDA API call", 1)
     ]
 
 
@@ -282,13 +282,13 @@ def test_without_a_gpu_the_outermost_operators_replace_kernels(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("events", "facts", "cut", "message"),
     [
-        ([_make_call(1, 1, 1)], {}, False, "although calls launched some"),
-        ([_make_call(1, 1, 1)], {}, True, "although calls launched some"),
+        ([_make_call(1, 1, 1)], {}, False, "although calls launched it"),
+        ([_make_call(1, 1, 1)], {}, True, "although calls launched it"),
         (
             [],
             {"deviceProperties": [{"id": 0, "name": "H100"}]},
             True,
-            "the file's end is missing, and",
+            "the GPU work at its end is missing",
         ),
     ],
 )
@@ -497,7 +497,7 @@ def test_work_without_a_device_belongs_to_its_process(
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
 
     assert [rank.device_label for rank in report.ranks] == [f"MTIA {device}"]
-    assert ("devices of some kernels and copies", notes) in {
+    assert ("kernels and copies without a device", notes) in {
         (note.what, note.count) for note in report.limitations
     }
 

@@ -245,5 +245,5 @@ def test_gzipped_planes_are_refused_with_the_advice_to_unpack(tmp_path: Path) ->
     path = write_all_formats(tmp_path)["xplane"]
     path.write_bytes(gzip.compress(path.read_bytes()))
 
-    with pytest.raises(ProfileError, match="is a gzipped xplane file; unpack"):
+    with pytest.raises(ProfileError, match="the xplane file is gzipped; unpack"):
         bubbleviz.idle(path)

@@ -97,7 +97,7 @@ def test_pointers_are_named_wherever_a_file_is_given(
     stderr = capsys.readouterr().err
     # The other files of a directory are read.
     assert code == (0 if "{folder}" in arguments else 1)
-    assert f"{file}: a pointer of Git" in stderr or f"{file}: a pointer of git-annex" in stderr
+    assert f"{file}: a Git LFS pointer" in stderr or f"{file}: a git-annex pointer" in stderr
     assert remedy in stderr
     assert "Traceback" not in stderr
 
@@ -239,7 +239,7 @@ def test_operators_of_a_cut_trace_are_said_to_lack_their_work(
     path = tmp_path / "trace.json"
     path.write_bytes(_make_torch_trace(device=False)[:5_000])
     text = _get_output("idle", path, cli)
-    assert "GPU work, which is written last, may be missing; copy the file again" in text
+    assert "GPU work, which is written last, may be missing (copy the file again)" in text
 
 
 @pytest.mark.parametrize("length", [12, 100])

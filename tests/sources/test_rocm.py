@@ -251,7 +251,7 @@ def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
     processes = [p for export in copy_exports(tmp_path, servers=2) for p in read_processes(export)]
     path = write_rocpd(tmp_path / "merged.db", processes)
 
-    with pytest.raises(ProfileError, match=r"contains processes of 2 hosts \(node0, node1\)"):
+    with pytest.raises(ProfileError, match=r"contains processes from 2 hosts \(node0, node1\)"):
         bubbleviz.analyze([path])
 
 

@@ -247,7 +247,7 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
 
 def test_an_empty_recording_is_reported(tmp_path: Path) -> None:
     for planes in ([P("/host:CPU")], [P("/device:TPU:0", [L("XLA Ops", [])])]):
-        with pytest.raises(errors.NothingToAnalyzeError, match="no kernel and no instruction"):
+        with pytest.raises(errors.NothingToAnalyzeError, match="no kernels or device instructions"):
             bubbleviz.analyze(write_planes(tmp_path, planes))
 
 

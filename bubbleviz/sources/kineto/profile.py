@@ -93,9 +93,12 @@ def fill_devices(
     device = work.device.copy()
     process = process_of(threads[work.thread[missing]])
     device[missing] = np.where(process < MAX_DEVICES, process, 0)
-    reason = f"{path}: counted on the device that their process (pid) names, else on device 0"
+    reason = (
+        f"{path}: the trace records no device for them, so they are assigned to the device whose "
+        "number equals their process id, or else to device 0"
+    )
     note = Limitation(
-        "devices of some kernels and copies", reason, len(missing), LimitationKind.COSTS
+        "kernels and copies without a device", reason, len(missing), LimitationKind.COSTS
     )
     return replace(work, device=device), (note,)
 
@@ -132,9 +135,9 @@ def replace_missing_calls(
     rows = ranges.take(operators[first[operator_index]])
     kind = np.full(len(rows), kineto.CALL, np.int64)
     rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[work_rows], kind=kind)
-    reason = f"{path}: operators with the same External id are used as the calls"
+    reason = f"{path}: operators with the same External id are used in place of the missing calls"
     note = Limitation(
-        "CUDA API calls of some kernels and copies", reason, len(work_rows), LimitationKind.COSTS
+        "kernels and copies without a CUDA API call", reason, len(work_rows), LimitationKind.COSTS
     )
     return join_tables([calls, rows]), (note,)
 
@@ -550,13 +553,13 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
     """
     if not (loss or n_activities):
         loss = (
-            "neither kernels nor operators were recorded; another tracer's operations become a "
-            "table (bubbleviz guide tables)"
+            "no kernels or operators were recorded (for files from another tracer, see bubbleviz "
+            "guide tables)"
         )
-        loss = "cut short before the first kernel or operator" if trace.is_cut else loss
+        loss = "the file is cut short before the first kernel or operator" if trace.is_cut else loss
     remedy = f"copy the file again, or {_RECORD_AGAIN}"
     if trace.is_cut:
-        remedy = "copy the file again, or let the profiler write it to its end"
+        remedy = "copy the file again, or let the profiler finish writing it"
     return f"{loss}; {remedy}" if loss else ""
 
 
@@ -581,12 +584,12 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 def _report_operators_as_work(trace: _Trace) -> Limitation:
     """Return a limitation that says that operators are used as kernels."""
     cut_reason = (
-        "the file is cut short, and GPU work, which is written last, may be missing; copy the "
-        "file again"
+        "the file is cut short, so GPU work, which is written last, may be missing (copy the file "
+        "again)"
     )
     reason = (
-        f"{trace.path}: {cut_reason if trace.is_cut else 'no device recorded any'}; the outermost "
-        "operators of each thread are used as kernels, and the host as the device"
+        f"{trace.path}: {cut_reason if trace.is_cut else 'no GPU work was recorded'}; the "
+        "outermost operators of each thread are used as kernels instead, and the host as the device"
     )
     return Limitation("GPU work", reason)
 
@@ -615,16 +618,13 @@ def _describe_lost_work(
     """
     if cut and (launches_without_work or metadata.get("deviceProperties")):
         launched_clause = (
-            f", although calls launched some ({launches_without_work:,})"
+            f", although calls launched it ({launches_without_work:,})"
             if launches_without_work
             else ""
         )
-        return (
-            "cut short: the file's end is missing, and with it the work of the GPUs"
-            f"{launched_clause}"
-        )
+        return f"the file is cut short, and the GPU work at its end is missing{launched_clause}"
     if launches_without_work:
-        return f"no GPU work was recorded, although calls launched some ({launches_without_work:,})"
+        return f"no GPU work was recorded, although calls launched it ({launches_without_work:,})"
     return ""
 
 
@@ -639,11 +639,11 @@ def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation
     if trace.is_cut and n_lost is not None:
         # PyTorch writes kernels at the end of the file.
         reason = (
-            f"{trace.path}: the end of the file is missing, and with it maybe any kernel; device "
-            "activity is a lower bound"
+            f"{trace.path}: the end of the file is missing, and any kernel may be missing with it, "
+            "so device activity is a lower bound"
         )
         yield Limitation(
-            "kernels and copies of some launches", reason, n_lost, LimitationKind.COSTS
+            "launches without a recorded kernel or copy", reason, n_lost, LimitationKind.COSTS
         )
 
 

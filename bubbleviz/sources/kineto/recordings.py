@@ -118,8 +118,8 @@ def find_recordings(
         return None
     if key_of_host is None:
         raise ProfileError(
-            f"{path}: contains recordings of {max(len(keys), len(finder.hosts))} processes, and "
-            "the GPUs cannot be assigned to them; give the original files"
+            f"{path}: the file contains recordings of {max(len(keys), len(finder.hosts))} "
+            "processes, but the GPUs cannot be assigned to them; pass the original files instead"
         )
     _refuse_collisions(path, finder)
     return finder.build_recordings(keys, key_of_host, by_device=by_device)
@@ -136,8 +136,9 @@ def _refuse_collisions(path: str, finder: _Finder) -> None:
     n_relaunched, n_ids = finder.count_relaunched_ids()
     if n_relaunched > _MIN_COLLISIONS * n_ids:
         raise ProfileError(
-            f"{path}: contains two runs: {n_relaunched:,} of {n_ids:,} correlation ids belong to "
-            "two launches of one process; give the original files, one run at a time"
+            f"{path}: the file contains two runs, because {n_relaunched:,} of {n_ids:,} "
+            "correlation ids belong to two launches of one process; pass the original files, one "
+            "run at a time"
         )
 
 

@@ -100,7 +100,7 @@ def is_dump(head: bytes) -> bool:
 
 def _refuse_object(module: str, name: str) -> NoReturn:
     """Refuse a pickle that refers to a class or function, because dumps never do."""
-    raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no dump holds")
+    raise pickle.UnpicklingError(f"it refers to {module}.{name}, which never occurs in a dump")
 
 
 def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[Any]]:
@@ -129,7 +129,8 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
         is_complete = content.rstrip().endswith((b".", b"}"))
         reason = (is_complete and to_one_line(str(error), 80)) or "cut short"
         raise ProfileError(
-            f"{path}: is a damaged flight recorder dump ({reason}); copy it again, or leave it out"
+            f"{path}: the flight recorder dump is damaged ({reason}); copy it again, or leave it "
+            "out"
         ) from error
 
 
@@ -172,7 +173,7 @@ def _parse_rank(path: str) -> int:
     match = _RANK.search(Path(path).name)
     if match is None:
         raise InputError(
-            f"{path}: is a flight recorder dump whose name does not end in its rank; rename it, "
+            f"{path}: the name of a flight recorder dump must end in its rank; rename the file, "
             "for example to nccl_trace_rank_0"
         )
     return int(match[1])

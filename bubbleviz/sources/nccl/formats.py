@@ -66,7 +66,7 @@ def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> E
     format_name = format_name or detect_format(read_head(path))
     if not format_name:
         raise InputError(
-            f"{path}: is not an NCCL event file; write one with NCCL_PROFILER_PLUGIN and "
+            f"{path}: not an NCCL event file; record one by setting NCCL_PROFILER_PLUGIN and "
             "NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE"
         )
     if format_name == flight_recorder.FLIGHT_RECORDER:

@@ -35,11 +35,9 @@ RECORD_WITH_ROCPROF = (
 RECORD_WITH_RPD = "record it again with: runTracer.sh"
 
 ROCPD = Queries(
-    "rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {RECORD_WITH_ROCPROF}"
+    "rocprofv3", "rocpd", "rocprofv3 profile", f"copy it again, or {RECORD_WITH_ROCPROF}"
 )
-RPD = Queries(
-    "the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RECORD_WITH_RPD}"
-)
+RPD = Queries("the tracer", "rpd", "rocmProfileData trace", f"copy it again, or {RECORD_WITH_RPD}")
 
 #: Matches a GUID at the end of a table name. Underscores separate the groups of digits.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
@@ -325,8 +323,8 @@ class Part:
         event_id = packed[0][0]
         if (event_id[1:] < event_id[:-1]).any():
             raise ProfileError(
-                f"{self.path}: its rows are not in the order of their numbers, so the file is "
-                f"damaged; {self._queries.again}"
+                f"{self.path}: the events are not sorted by id, so the file is damaged; "
+                f"{self._queries.again}"
             )
         return packed
 
@@ -362,8 +360,8 @@ class Part:
         rows = self._database.query_rows(query)
         if any(not isinstance(value, int) for row in rows for value in row[:n_integers]):
             raise ProfileError(
-                f"{self.path}: {query.tables} contains something other than a whole number, so "
-                f"the file is damaged or was edited; {query.maker.again}"
+                f"{self.path}: {query.tables} contains a value that is not a whole number, so the "
+                f"file is damaged or was edited; {query.maker.again}"
             )
         return rows
 

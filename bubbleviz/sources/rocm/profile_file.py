@@ -110,8 +110,12 @@ def _build_activities(
         *profile.report_impossible_times(path, builder.impossible),
     ]
     if orphans:
-        reason = f"{path} does not record it"
-        reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
+        reason = f"{path}: the file does not record it"
+        reason += (
+            ", so the kernels are assigned to the only process that made calls"
+            if len(processes) == 1
+            else ""
+        )
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
     copied = _join_copies(recording, zero_ns, activities, builder.group)
     return activities, notes, builder.streams, copied
@@ -137,7 +141,7 @@ def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
     except ValueError as error:
         remedy = _RECORD_AGAIN[recording.format]
         raise ProfileError(
-            f"{recording.path}: is damaged or was edited ({error}); {remedy}"
+            f"{recording.path}: the file is damaged or was edited ({error}); {remedy}"
         ) from error
     return builder
 
@@ -296,7 +300,7 @@ def _explain_missing_kernels(
     """
     if work.kernels:
         return ""
-    recorded_calls = f", but {format_count(n_calls, 'HIP API call')}" if n_calls else ""
+    recorded_calls = f", only {format_count(n_calls, 'HIP API call')}" if n_calls else ""
     reason = in_memory.describe_invalid_times(notes)
     reason = reason or f"no kernels were recorded{recorded_calls}"
     return f"{reason}; {_RECORD_AGAIN[recording.format]}"
@@ -319,12 +323,10 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
         return ""
     if recording.n_unnamed_ranges:
         return (
-            "no range is named, because the events of the recorded ROCTx ranges contain no texts "
+            "no ROCTx range has a name, because the recorded events contain no text "
             f"(rocpd_event.extdata); {again}"
         )
-    return (
-        f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training framework"
-    )
+    return f"no ROCTx ranges were recorded; enable ranges in the training framework, then {again}"
 
 
 def _iter_limitations(
@@ -345,19 +347,19 @@ def _iter_limitations(
     yield from recording.limitations
     lost_names = LimitationKind.RANGE_NAMES_LOST
     if recording.n_unnamed_ranges:
-        reason = f"{path} has no text for them"
+        reason = f"{path}: the file contains no text for them"
         yield Limitation("names of ranges", reason, recording.n_unnamed_ranges, lost_names)
     if recording.n_unnamed_calls:
-        reason = f"{path} has none for them in rocpd_string"
-        subject = "names of calls, and maybe of ranges"
+        reason = f"{path}: rocpd_string contains no text for them"
+        subject = "names of calls, and possibly of ranges"
         yield Limitation(subject, reason, recording.n_unnamed_calls, lost_names)
     has_launches = any(name.startswith((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)) for name in call_names)
     if has_launches and not n_kernels:
-        reason = f"{path} contains calls that launch some, but none in {kernel_table}"
+        reason = f"{path}: some calls launch kernels, but {kernel_table} contains none"
         yield Limitation(profile.KERNELS, reason, kind=LimitationKind.COSTS)
     has_copy_calls = any(name.startswith(COPIES) for name in call_names)
     if has_copy_calls and not recording.n_copies:
-        reason = f"{path} contains calls that make some, but none in {copy_table}"
+        reason = f"{path}: some calls start copies, but {copy_table} contains none"
         yield Limitation("copies", reason, kind=LimitationKind.OTHER)
 
 

@@ -230,10 +230,10 @@ _MAX_SCANNED_PROCESSES = 8
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
-    "target/nodes": "the hostname; the file counts as a host of its own, --same-clock joins files",
+    "target/nodes": "the hostname, so the file counts as its own host without --same-clock",
     "target/agents": "GPU models",
     "target/processes": "process ids",
-    "calls/all": "kinds of calls, or which call launched which work",
+    "calls/all": "the kinds of calls, or which call launched which work",
     "ranges/texts": "names of ranges",
     "gpu_work/kernel_names": "names of kernels",
     "gpu_work/copies": "copies",
@@ -270,8 +270,8 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         # A profile has a single clock, but each host has a different clock.
         names = sorted(host or "without a name" for host, _ in hosts)
         raise ProfileError(
-            f"{path}: contains processes of {len(hosts)} hosts "
-            f"({list_first(names, _MAX_NAMED_HOSTS)}), but a profile has one clock; give the "
+            f"{path}: the file contains processes from {len(hosts)} hosts "
+            f"({list_first(names, _MAX_NAMED_HOSTS)}), but a profile has only one clock; pass the "
             "original files, or merge the files of each host separately",
             hosts=[host for host, _ in hosts],
         )
@@ -279,7 +279,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     no_hostname = _LIMITATION_OF_QUERY["target/nodes"]
     is_reported = any(note.what == no_hostname for note in recording.limitations)
     if not host and kind != "rpd" and not is_reported:
-        recording.add_limitation(no_hostname, "has none in rocpd_info_node")
+        recording.add_limitation(no_hostname, "has no hostname in rocpd_info_node")
     recording.host, recording.machine = host or None, machine or None
     return recording
 
@@ -333,8 +333,8 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
     has_tables = any({*tables} & {*names} for names in table_sets)
     if not table_sets or (recording.format == "rpd" and not has_tables):
         raise ProfileError(
-            f"{recording.path}: is an SQLite database, but not a {queries.noun}: it has none of "
-            f"the tables {', '.join(tables)}; {queries.again}"
+            f"{recording.path}: the file is an SQLite database but not a {queries.noun}, because "
+            f"it has none of the tables {', '.join(tables)}; {queries.again}"
         )
 
 
@@ -376,9 +376,9 @@ def _read_guids(part: Part) -> Sequence[str]:
     ]
     if tables_without_guid:
         raise ProfileError(
-            f"{part.path}: contains {format_count(len(guids), 'process', 'processes')} in one "
-            f"table, but {tables_without_guid[0]} lacks the column guid, so its rows cannot be "
-            f"assigned to processes; {part.remedy}"
+            f"{part.path}: the file contains {format_count(len(guids), 'process', 'processes')} "
+            f"in one table, but {tables_without_guid[0]} lacks the column guid, so its rows cannot "
+            f"be assigned to processes; {part.remedy}"
         )
     return guids
 
@@ -469,7 +469,7 @@ class _PartReader:
         processes = part.query_rows("target/processes", 2)
         self._pid_of_process = {number: pid for number, pid, _ in processes}
         if part.has("target/processes") and not processes:
-            recording.add_limitation("process ids", "has none in rocpd_info_process")
+            recording.add_limitation("process ids", "has no rows in rocpd_info_process")
         self._agents = part.query_rows("target/agents", 2)
         self._threads = part.query_rows("target/threads", 3)
 
@@ -530,7 +530,7 @@ class _PartReader:
         """
         pid, is_unknown = translate_ids(process, self._pid_of_process)
         if self._pid_of_process and is_unknown.any():
-            reason = "has none for some rows in rocpd_info_process"
+            reason = "has rows whose process is not in rocpd_info_process"
             self._recording.add_limitation("process ids", reason)
         self._recording.check_ids(pid, self._part.remedy)
         n_parts = {p: self._parts_of_pid.get(p, 0) for p in find_distinct(pid).tolist()}
@@ -562,9 +562,9 @@ class _PartReader:
         device, is_unknown = self._number_devices(kernels[3])
         n_unknown = int(is_unknown.sum())
         if self._part.has("target/agents") and kernels.shape[1] and not self._agents:
-            self._recording.add_limitation("GPU models", "has none in rocpd_info_agent")
+            self._recording.add_limitation("GPU models", "has no rows in rocpd_info_agent")
         elif self._agents and n_unknown:
-            reason = "has none for some kernels in rocpd_info_agent"
+            reason = "has kernels whose GPU is not in rocpd_info_agent"
             self._recording.add_limitation("GPU ids", reason, n_unknown)
         block = np.stack((*kernels[:2], device, _to_global_pids(process), correlation))
         names, name = self._read_kernel_names(kernels[4])
@@ -588,7 +588,9 @@ class _PartReader:
         has_no_name = ~np.isin(symbols, np.array([*texts], np.int64))
         n_unnamed = int(has_no_name[row].sum())
         if n_unnamed and self._part.has("gpu_work/kernel_names"):
-            self._recording.add_limitation("names of kernels", "has none for some", n_unnamed)
+            self._recording.add_limitation(
+                "names of kernels", "has kernels without a name", n_unnamed
+            )
         return names, row
 
     def _add_copies(self, copies: _Copies, process: Ints, correlation: Ints) -> None:
@@ -625,7 +627,7 @@ class _PartReader:
         tid, is_unknown = translate_ids(host_events.columns[3, groups.first], tids)
         if self._threads and is_unknown.any():
             n_unknown = int(is_unknown[groups.of_row].sum())
-            reason = "has none for some calls in rocpd_info_thread"
+            reason = "has calls whose thread is not in rocpd_info_thread"
             self._recording.add_limitation("thread ids", reason, n_unknown)
         self._recording.check_ids(tid, self._part.remedy)
         thread = number_threads(process, tid)

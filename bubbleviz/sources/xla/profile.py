@@ -614,9 +614,11 @@ def make_profile(
         "steps": len(work.steps),
         "host events": work.host_events,
     }
-    empty_reason = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
+    empty_reason = f"no kernels or device instructions were recorded; {_RECORD_AGAIN}"
     if cut:
-        empty_reason = "cut short before the first complete kernel or instruction; copy it again"
+        empty_reason = (
+            "the file is cut short before the first complete kernel or instruction; copy it again"
+        )
     return in_memory.Decoded(profile, counts, "" if activities.kernels else empty_reason)
 
 
@@ -656,9 +658,9 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
     if planes.events_outside_capture:
         yield model.report_outside_capture("events", path, planes.events_outside_capture)
     if planes.unknown_device_count:
-        reason = f"{path}: no device has their device_ordinal; they are left out"
+        reason = f"{path}: no device has their device_ordinal, so they are left out"
         yield Limitation(
-            "instructions of unknown devices",
+            "instructions on unknown devices",
             reason,
             planes.unknown_device_count,
             LimitationKind.COSTS,
@@ -666,13 +668,14 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
     if planes.on_host and work.activities.kernels:
         yield Limitation(
             "devices",
-            f"{path}: no device plane, so it is a CPU run: instructions on host threads count as "
-            "kernels, and forward and backward are unknown; use idle instead of analyze",
+            f"{path}: there is no device plane, so this is a CPU run. Instructions on host threads "
+            "count as kernels, and forward and backward are unknown; run bubbleviz idle instead of "
+            "bubbleviz analyze",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.has_launches and work.activities.kernels:
         yield Limitation(
             "launches",
-            f"{path}: not recorded, so no bubble is attributed to the host, and host times are "
-            "device times",
+            f"{path}: they were not recorded, so no bubble is attributed to the host, and device "
+            "times are used as host times",
         )

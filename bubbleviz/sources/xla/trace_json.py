@@ -270,10 +270,10 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         trace.add(events)
     if not trace.processes:
         raise ProfileError(
-            f"{path}: cut short before the first process of XLA; copy it again"
+            f"{path}: the file is cut short before the first XLA process; copy it again"
             if file.cut
-            else f"{path}: no process is named as XLA names them; give the file that the "
-            "profiler wrote"
+            else f"{path}: no process has a name that XLA uses; pass the original file from "
+            "the profiler"
         )
     source = Source(path, Path(path).name, host_known=False, format="xla-trace")
     recordings, n_strays = trace.build_planes()
@@ -288,12 +288,12 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         *file.limitations(),
         Limitation(
             "the hostname and the session start time, which are used to align profiles",
-            f"{path}: this format lacks them; the .xplane.pb of the same run has them",
+            f"{path}: this format does not record them; the .xplane.pb of the same run does",
         ),
     ]
     if n_strays:
-        reason = f"{path}: where they ran is unknown, so they are left out"
-        subject = "events of processes without a name"
+        reason = f"{path}: it is unknown where they ran, so they are left out"
+        subject = "events of unnamed processes"
         limitations.append(Limitation(subject, reason, n_strays))
     limitations += decoded.profile.limitations
     return replace(decoded, profile=replace(decoded.profile, limitations=tuple(limitations)))

@@ -229,7 +229,7 @@ def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tupl
         rows = rows[byte >= 1 << 7]
         if len(rows) == 0:
             return value.view(np.int64), start
-    raise MalformedError("a number of an event has no end")
+    raise MalformedError("a number in an event is incomplete")
 
 
 def read_stat_names(plane: Any) -> Mapping[int, str]:
@@ -508,7 +508,7 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
     """
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
-        raise ProfileError(f"{path}: is a gzipped xplane file; unpack it with gunzip")
+        raise ProfileError(f"{path}: the xplane file is gzipped; unpack it with gunzip")
     space = parse_message(_get_message_types()["Space"], content)
     hosts = list(dict.fromkeys(decode_text(host) for host in space.hostnames))
     planes = [
@@ -522,8 +522,8 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
     spaces = [_describe_space(space_planes) for space_planes in members]
     if len(hosts) > 1 and len(spaces) > 1:
         raise ProfileError(
-            f"{path}: contains recordings of {len(hosts)} hosts, each with its own clock; give "
-            "the original files"
+            f"{path}: the file contains recordings from {len(hosts)} hosts, each with its own "
+            "clock; pass the original files instead"
         )
     return spaces, hosts[0] if hosts else ""
 
@@ -568,7 +568,8 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_RECORD_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
-            f"{path}: is cut short, damaged, or not an XLA profile ({error}); {_RECORD_AGAIN}"
+            f"{path}: the file is cut short, damaged, or not an XLA profile ({error}); "
+            f"{_RECORD_AGAIN}"
         ) from error
     return join_processes(parts)
 
@@ -617,5 +618,5 @@ def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
     """
     if space.start_ns is not None:
         return []
-    reason = f"{path}: the UTC of its time 0 was not recorded"
+    reason = f"{path}: the UTC time of its time 0 was not recorded"
     return [Limitation("the session start time, which is used to align profiles", reason)]
