@@ -72,9 +72,9 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
             hint = f"see help(bubbleviz.{classes[0].__name__})"
             sizes = {size.partition("=")[0] for size in value.split(",")}
             if _SIZES.fullmatch(value) and sizes <= signature(classes[0]).parameters.keys():
-                hint = f"give bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
+                hint = f"pass bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
         raise UsageError(
-            f"{name}={value!r:.60}: is not of type {parameters[name].annotation}; {hint}"
+            f"{name}={value!r:.60}: must be of type {parameters[name].annotation}; {hint}"
         )
 
 

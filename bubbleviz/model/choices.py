@@ -58,9 +58,9 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
     if "height" in settings:
         parse_millimeters(settings["height"], "--style height", 1.0)
         if "row" in settings:
-            raise UsageError("--style: row and height both set how high rows are; give one")
+            raise UsageError("--style: row and height both set the row height; pass only one")
     if further_styles:
-        raise UsageError(f"--style {text[:60] if text else ''}: two styles were given; give one")
+        raise UsageError(f"--style {text[:60] if text else ''}: only one style is allowed")
     return name, settings
 
 

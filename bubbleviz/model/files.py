@@ -46,7 +46,7 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
         ) from error
     if len(content) > max_bytes:
         size = f"{max_bytes >> 20} MiB" if max_bytes >> 20 else f"{max_bytes >> 10} KiB"
-        raise InputError(f"{path}: is larger than {size}, so it is not {kind}; {hint}")
+        raise InputError(f"{path}: larger than {size}, so it cannot be {kind}; {hint}")
     description = describe_pointer(content)
     if description is not None:
         raise InputError(f"{path}: {description}")
@@ -69,16 +69,16 @@ def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
-        raise ValueError("a directory")
+        raise ValueError("it is a directory")
     if stat.S_ISREG(mode):
         return
     if not (pipes and stat.S_ISFIFO(mode)):
-        raise ValueError("not a regular file")
+        raise ValueError("it is not a regular file")
     if not os.path.realpath(path).startswith(("/dev/fd/", "/proc/")):
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         if not waiting.poll(_PATIENCE_S * 1000):
-            raise ValueError(f"a pipe that received no data for {_PATIENCE_S} s")
+            raise ValueError(f"it is a pipe that received no data for {_PATIENCE_S} s")
     os.set_blocking(descriptor, True)
 
 

@@ -119,7 +119,7 @@ class Limitation:
             return self
         if is_inside.any():
             return self
-        reason = f"{self.reason}; none of it lies in {where}, so no time there is wrong"
+        reason = f"{self.reason}; all of it lies outside {where}, so times in {where} are correct"
         return replace(self, reason=reason, kind=LimitationKind.COSTS)
 
     @property

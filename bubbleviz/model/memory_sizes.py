@@ -49,7 +49,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
         amount = math.nan
     if form is None or not 0 <= amount <= _MAX_AMOUNT:
         raise UsageError(
-            f"{option} {text}: is not an amount of memory; use a form such as 80GB, 64GiB, or a "
+            f"{option} {text}: not an amount of memory; pass a value such as 80GB or 64GiB, or a "
             "plain number in the same unit as the activations"
         )
     prefix, byte = form.group(2) or "", form.group(3)

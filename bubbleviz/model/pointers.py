@@ -22,7 +22,7 @@ def describe_pointer(head: bytes) -> str | None:
     """
     for beginning, (keeper, command) in _STORES.items():
         if head.startswith(beginning):
-            return f"a pointer of {keeper}, not the file itself; fetch that with: {command}"
+            return f"a {keeper} pointer, not the file itself; fetch the file with: {command}"
     return None
 
 

@@ -92,7 +92,7 @@ def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Lim
         left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows
             are skipped.
     """
-    reason = "they have no start, end before they start, or are years away"
+    reason = "they have no start, end before they start, or are years away from the rest"
     kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
     how = "with impossible times"
     return _make_limitations(path, left_out, how, reason, kinds, LimitationKind.COSTS)
@@ -136,7 +136,7 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
         left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows
             are skipped.
     """
-    reason = "start and end are 0, which stands for times that could not be collected"
+    reason = "start and end are 0, which means that the profiler could not collect the times"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
     return _make_limitations(
         path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER
@@ -154,7 +154,7 @@ def report_outside_capture(
         count: Number of rows left out.
         kind: Kind of limitation.
     """
-    reason = f"{path}: they start or end far from everything else; left out"
+    reason = f"{path}: they start or end far from everything else, so they are left out"
     return Limitation(f"{row_kind} outside the capture", reason, count, kind)
 
 

@@ -259,8 +259,9 @@ def make_natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-#: Matches an option at the start of a message or after "give", and ``-o`` before a file name.
-_OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give ))--([a-z][a-z-]*)")
+#: Matches an option at the start of a message or after "give" or "pass", and ``-o`` before a file
+#: name.
+_OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give |pass ))--([a-z][a-z-]*)")
 
 
 @contextmanager

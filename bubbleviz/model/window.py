@@ -88,16 +88,18 @@ class Window:
     def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
         """Explain why no iteration is inside the window, and say which iterations were captured."""
         if not names:
-            return "the capture contains no iteration"
-        captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            return "the capture contains no iterations"
+        captured = f"iteration {names[0]}"
+        if len(names) > 1:
+            captured = f"iterations {names[0]} to {names[-1]}"
         if self.iterations is not None:
             return f"there is no such iteration; the capture contains {captured}"
         has_work = end_ns > start_ns
         low = int(start_ns[has_work].min(initial=FOREVER_NS)) / 1e9
         high = int(end_ns[has_work].max(initial=0)) / 1e9
         return (
-            "no iteration begins and ends in it; the capture contains iteration "
-            f"{captured}, from {low:.6f} s to {high:.6f} s"
+            f"no complete iteration lies in this window; the capture contains {captured}, from "
+            f"{low:.6f} s to {high:.6f} s"
         )
 
 
@@ -121,7 +123,7 @@ def parse_window(text: str) -> Window:
     else:
         raise UsageError(f"--window {quoted}: {_FORM}")
     if last < first:
-        raise UsageError(f"--window {quoted}: ends before it begins")
+        raise UsageError(f"--window {quoted}: the window ends before it begins")
     return window
 
 

@@ -127,7 +127,7 @@ def test_a_window_of_time_contains_what_begins_and_ends_in_it(
     if any(expected):
         assert window.mask_iterations(names, start_ns, end_ns).tolist() == expected
     else:
-        with pytest.raises(InputError, match="no iteration begins and ends in it"):
+        with pytest.raises(InputError, match="no complete iteration lies in this window"):
             window.mask_iterations(names, start_ns, end_ns)
 
 
@@ -137,7 +137,7 @@ def test_a_window_outside_the_capture_is_refused_with_the_times_of_the_capture(
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "iteration:90-99", code=1)
     assert "--window iteration:90-99: there is no such iteration; the capture contains " in message
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "time:90s-99s", code=1)
-    assert "no iteration begins and ends in it; the capture contains iteration " in message
+    assert "no complete iteration lies in this window; the capture contains iteration" in message
     assert message.count("\n") == 1
 
 

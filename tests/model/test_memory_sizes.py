@@ -28,7 +28,7 @@ def test_a_size_has_its_unit(text: str, amount: float, in_bytes: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "nan", "inf", "1.2.3", "80XB", "8G", "1e31", "٣"])
 def test_invalid_sizes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not an amount of memory; use a form such as 80GB"):
+    with pytest.raises(UsageError, match="not an amount of memory; pass a value such as 80GB"):
         parse_memory(text, "--memory-limit")
 
 
