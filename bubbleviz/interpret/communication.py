@@ -94,9 +94,9 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
     # Without launches, the work ran on a host, or all work of a device is recorded on one line.
     if profile.launches_known:
         is_concurrent = _mask_concurrent_names(activities, kinds, by_name)
-        words = "run at the same time as other kernels almost all the time, and count as compute"
+        words = "run at the same time as other kernels almost all the time, but count as compute"
         yield from _make_limitation(
-            "kernels that run at the same time as compute, as communication does",
+            "kernels that overlap compute, as communication does",
             path,
             activities,
             is_concurrent,
@@ -157,8 +157,8 @@ def _make_limitation(
     yield Limitation(
         subject,
         f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {names_text}{suffix} {words}; if "
-        "they communicate, list their names under communication in a TOML file, and give it with "
-        f"--convention: {format_addition(names[:_MAX_LISTED])}",
+        "these kernels communicate, list their names under communication in a TOML file and pass "
+        f"it with --convention: {format_addition(names[:_MAX_LISTED])}",
         int(count[rows].sum()),
         kind,
     )

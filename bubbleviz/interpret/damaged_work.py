@@ -108,7 +108,7 @@ def check_times(
     kind = LimitationKind.KERNELS_LEFT_OUT
     n_early = int(is_early.sum())
     if n_early:
-        reason = f"{path}: they start before the call that launched them; left out"
+        reason = f"{path}: they start before the call that launched them, so they are left out"
         subject = "kernels and copies before their launching call"
         times_ns = launched_ns[is_early].astype(np.int64)
         notes.append(Limitation(subject, reason, n_early, kind, times_ns=times_ns))
@@ -117,9 +117,9 @@ def check_times(
         notes.append(profile.report_outside_capture("kernels and copies", path, n_outside, kind))
     if n_skewed:
         reason = (
-            f"{path}: many start before their launching call, by up to {skew_ns / 1e6:,.3f} ms, so "
-            "the clocks of GPU and host differ; they are kept, and host activity is uncertain by "
-            "as much"
+            f"{path}: many kernels start before their launching call, by up to "
+            f"{skew_ns / 1e6:,.3f} ms, so the clocks of GPU and host differ; the kernels are kept, "
+            "but host activity is uncertain by this much"
         )
         notes.append(Limitation("the clock of the GPU", reason, n_skewed))
     if is_outside is not None:
@@ -261,14 +261,14 @@ def check_places(
     notes = []
     if count := int(work[left_out].sum()):
         reason = (
-            f"{in_words(left_out)}: in no call and no list of devices, so an identifier is "
-            "damaged; they are left out"
+            f"{in_words(left_out)}: missing from the calls or from the list of devices, so an "
+            "identifier is damaged; they are left out"
         )
         subject = "kernels and copies of unknown processes or devices"
         notes.append(Limitation(subject, reason, count, LimitationKind.COSTS))
     if unlisted.any():
         ran = format_count(int(work[unlisted].sum()), "kernel or copy", "kernels and copies")
-        reason = f"{in_words(unlisted)}: {ran} ran there, and are kept"
+        reason = f"{in_words(unlisted)}: {ran} ran there and are kept"
         subject = "devices that the profile does not list"
         notes.append(Limitation(subject, reason, int(unlisted.sum())))
     return left_out, notes
@@ -306,7 +306,9 @@ def check_rows(
         of_graphs = calls.select_by_prefix(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
-        reason = f"{path}: same call, name and times as another row; each counts once"
+        reason = (
+            f"{path}: they have the same call, name and times as another row, and are counted once"
+        )
         subject, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(subject, reason, len(repeated), kind))
     zero_length = _find_zero_length_kernels(activities)
@@ -315,8 +317,9 @@ def check_rows(
         zero_length = zero_length[is_possible[zero_length]]
     if len(zero_length):
         reason = (
-            f"{path}: they take no time though others of the same name do, so the profile is "
-            "damaged, and idle time around them is unknown; export or record it again"
+            f"{path}: their duration is 0 although other kernels with the same name take time, so "
+            "the profile is damaged, and idle time around them is unknown; export or record it "
+            "again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
         subject, times_ns = "kernels without a duration", activities.start_ns[zero_length]
@@ -922,8 +925,8 @@ def describe_lost_kernels(
         unknown_ns = start_ns, end_ns
     yield Limitation(
         "launched kernels that were not recorded",
-        f"{path}: {in_words} of the launched kernels are not in the profile, "
-        f"{_describe_evidence(processes)}: {_describe_effect(processes)}; profile with larger "
+        f"{path}: {in_words} of the launched kernels are missing from the profile, "
+        f"{_describe_evidence(processes)}. {_describe_effect(processes)}; profile with larger "
         "buffers, or export again",
         count,
         LimitationKind.KERNELS_LOST if is_noticeable else LimitationKind.COSTS,
@@ -964,25 +967,26 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
 def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause that says how the profile shows that kernels are lost.
 
-    For processes with recorded kernels, there are two cases. If all lost kernels were launched
-    after the last recorded work of their process, the clause says that the process went on.
-    Otherwise, it says that later kernels are recorded. A second clause lists the processes that
-    lost kernels and have no recorded kernels.
+    The clause first lists the processes that lost kernels and have no recorded kernels. For
+    processes with recorded kernels, there are two cases. If all lost kernels were launched after
+    the last recorded work of their process, the clause says that the process kept running.
+    Otherwise, it says that later kernels were recorded.
     """
     clauses = []
-    of_ranks = [loss for loss in processes if loss.count and loss.kernels]
-    if of_ranks:
-        is_stopped = all(loss.after_span == loss.n_sampled for loss in of_ranks)
-        clauses.append("though the process went on" if is_stopped else "though later ones are")
     pids = [str(profile.get_pid(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
         processes_text = f"process{'es' * (len(pids) > 1)} {', '.join(pids)}"
-        clauses.append(f"which contains none of {processes_text}")
-    return " and ".join(clauses)
+        clauses.append(f"including all kernels of {processes_text}")
+    of_ranks = [loss for loss in processes if loss.count and loss.kernels]
+    if of_ranks:
+        is_stopped = all(loss.after_span == loss.n_sampled for loss in of_ranks)
+        evidence = "the process kept running" if is_stopped else "later kernels were recorded"
+        clauses.append(f"although {evidence}")
+    return ", ".join(clauses)
 
 
 def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
-    """Return a clause on the effect of lost kernels on idle time.
+    """Return a sentence, without a full stop, on the effect of lost kernels on idle time.
 
     - If all lost kernels were launched after the last recorded work of their process, the time from
       then on is unknown.
@@ -993,14 +997,16 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
     n_sampled = sum(loss.n_sampled for loss in processes)
     if n_sampled and sum(loss.after_span for loss in processes) == n_sampled:
         return (
-            "they were launched after the last recorded work, so the time from then on is unknown"
+            "They were launched after the last recorded work, so the time from then on is unknown"
         )
     if not n_before:
-        return "their time counts as idle"
+        return "Their time counts as idle"
     reason = "launched before the first recorded work, so they are before the measured time"
     if n_before == n_sampled:
-        return f"they were {reason}"
-    return f"their time counts as idle, but for {n_before:,} of {n_sampled:,} that were {reason}"
+        return f"They were {reason}"
+    return (
+        f"Their time counts as idle, except for {n_before:,} of {n_sampled:,}, which were {reason}"
+    )
 
 
 def _compute_loss_share(n_lost: float, kernels: int) -> float:

@@ -126,8 +126,8 @@ def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     contents = inspection.contents
     has_work = contents.readable or any(contents.tables.get(name) for name in _GPU_WORK)
     if not has_work:
-        return "it contains no GPU work, which every command of bubbleviz needs"
-    return alternatives or "no device ran more than a single kernel or copy: too little to analyze"
+        return "it contains no GPU work, which every bubbleviz command needs"
+    return alternatives or "no device ran more than one kernel or copy, too little to analyze"
 
 
 def inspect_contents(
@@ -181,14 +181,17 @@ def _list_missing_data(
     yield from contents.missing
     if contents.ranges and contents.readable and unnamed_passes:
         yield (
-            f"no known convention names its {' and '.join(unnamed_passes)}: "
+            f"no known convention recognizes its {' and '.join(unnamed_passes)} ranges: "
             + ("if it trains, " if is_inference else "")
             + "pass your own convention with --convention FILE.toml (bubbleviz guide conventions)"
         )
     if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
-        yield "no UTC was recorded: clocks of several hosts are aligned by data dependencies alone"
+        yield (
+            "no UTC time was recorded, so clocks of several hosts are aligned only by data "
+            "dependencies"
+        )
     elif contents.source.session_utc_ns is None:
-        yield "no session start time, so clocks of several profiles cannot be compared"
+        yield "no session start time was recorded, so clocks of several profiles cannot be compared"
 
 
 def inspect_table(contents: Contents) -> Inspection:

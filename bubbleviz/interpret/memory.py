@@ -147,9 +147,9 @@ def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
     if unseen.any():
         yield Limitation(
             "memory allocated before the capture",
-            f"{path}: up to {format_memory(int(unseen.max()))} were freed without a recorded "
-            "allocation, so peaks and resident memory may be larger than shown; capture from the "
-            "start",
+            f"{path}: up to {format_memory(int(unseen.max()))} was freed without a recorded "
+            "allocation, so peak and resident memory may be larger than shown; start the capture "
+            "at the beginning of the run",
             int((unseen > 0).sum()),
         )
 

@@ -65,9 +65,9 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
     n_merged = int((is_repeated & (has_break | is_overlapped)).sum())
     if n_merged and n_merged >= _MIN_SHARE * n_named:
         raise ProfileError(
-            f"{path}: {n_merged:,} of {n_named:,} iterations of ranks contain the same forwards "
-            "and backwards twice, at different times, so the file contains two runs; write each "
-            "run to a separate file"
+            f"{path}: {n_merged:,} of {n_named:,} iterations (counted per rank) contain the same "
+            "forwards and backwards twice, at different times, so the file contains two runs; "
+            "write each run to a separate file"
         )
 
 

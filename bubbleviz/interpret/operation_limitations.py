@@ -26,7 +26,7 @@ _INFERRED = "microbatch numbers are inferred"
 #: Limitation subject if names contain neither microbatches nor iterations.
 _UNDIVIDED = "iteration boundaries are unknown"
 #: Limitation subject if all names contain the same microbatch and no iteration.
-_UNMARKED = "iterations and stages of ranks"
+_UNMARKED = "iteration boundaries and stages are uncertain"
 #: Limitation subject if kernels of forwards and backwards are missing.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
 #: Kernels are reported as missing if at least this share of forwards and backwards lack GPU work.
@@ -36,17 +36,17 @@ _UNLINKED = (
     (
         LinkRule.UNLINKED,
         "kernels without their launching call",
-        "the call is not in the profile (a capture cut to a window drops some)",
+        "the profile does not contain the call (cutting a capture to a window drops some calls)",
     ),
     (
         LinkRule.AMBIGUOUS,
-        "kernels that several threads' backward could own",
-        "their thread opens no range, and several others had a backward range open",
+        "kernels that may belong to the backward of several threads",
+        "their thread opened no range, and several other threads had a backward range open",
     ),
     (
         LinkRule.HELPER_THREAD,
         "kernels of helper threads while backward ran elsewhere",
-        "their threads are named as loaders, watchdogs or profilers are",
+        "their threads have names that loaders, watchdogs or profilers use",
     ),
 )
 _KINDS = {
@@ -88,9 +88,9 @@ def list_limitations(
     candidates += check_operations(operations, inferred=bool(ranges.unnumbered.any()))
     candidates.append(check_iteration_marks(operations, is_unnumbered, in_parts, ranks_with_names))
     undivided = (
-        "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
-        "of a rank counts as one iteration; name iterations in ranges, or the optimizer with "
-        "--convention"
+        "no range name contains a microbatch, an iteration or the optimizer step, so the whole "
+        "capture of a rank counts as one iteration; add ranges that name iterations, or name the "
+        "optimizer step with --convention"
     )
     candidates.append((_UNDIVIDED, undivided, len(_find_undivided_ranks(operations, ranges))))
     return make_limitations(profile.source.path, candidates)
@@ -175,8 +175,9 @@ def check_iteration_marks(
     return (
         _UNMARKED,
         "all forwards have the same microbatch number, and no iteration name or optimizer step "
-        "separates iterations, so each forward after a backward starts one, and consecutive "
-        "forwards count as one; name iterations in ranges, or record a range Optimizer",
+        "separates iterations. Each forward after a backward therefore starts an iteration, and "
+        "consecutive forwards count as one forward; add ranges that name iterations, or a range "
+        "called Optimizer",
         len(ranks) if run_kind(operations.phase) == TRAINING else 0,
     )
 
@@ -211,7 +212,7 @@ def check_operations(
         lost_work[:] = False
     yield (
         _WITHOUT_WORK,
-        "others of the same rank have some: their kernels are missing or were left out, so their "
+        "others on the same rank have GPU work, so kernels are missing or were left out, and this "
         "time counts as idle; profile again",
         int(lost_work.sum()),
     )
@@ -223,8 +224,8 @@ def check_operations(
     )
     yield (
         _INFERRED,
-        f"the {'table gives' if is_table else 'names give'} none, so they are counted by order "
-        "within an iteration",
+        f"the {'table contains' if is_table else 'range names contain'} none, so operations are "
+        "numbered in order within each iteration",
         int(inferred),
     )
     yield (
@@ -233,13 +234,13 @@ def check_operations(
         int((operations.cut > 0 if is_table else operations.cut == OPEN).sum()),
     )
     yield (
-        "operations whose work the end of the capture cut",
-        "the host had launched it, and the profile does not contain it",
+        "operations whose work was cut off by the end of the capture",
+        "the host had launched the work, but the profile does not contain it",
         0 if is_table else int((operations.cut == UNRECORDED).sum()),
     )
     is_repeated = is_counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
     yield (
         "repeated operations",
-        "the same microbatch, chunk and phase occur again in one iteration",
+        "the same microbatch, chunk and phase occur more than once in an iteration",
         int(is_repeated.sum()),
     )

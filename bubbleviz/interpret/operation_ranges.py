@@ -531,10 +531,9 @@ def _describe_unplaced_ranges(
     if len(stages):
         pids = list_first((str(get_pid(number)) for number in stages.tolist()), _MAX_LISTED)
         reason = (
-            f"{path}: it has forward or backward ranges of "
-            f"process{'' if len(stages) == 1 else 'es'} {pids} and none of the kernels, so these "
-            f"stages are missing from every number; record {profile.source.api} in all processes "
-            "of the run"
+            f"{path}: the profile contains forward or backward ranges but no kernels of "
+            f"process{'' if len(stages) == 1 else 'es'} {pids}, so these stages are missing from "
+            f"all results; record {profile.source.api} in all processes of the run"
         )
         kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
         notes.append(Limitation("stages without GPU work", reason, len(stages), kind))

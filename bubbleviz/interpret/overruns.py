@@ -236,11 +236,12 @@ def clip_late_ends(
         return work
     removed_ms = (activities.end_ns[rows] - corrected_ns).sum() / 1e6
     reason = (
-        f"{path}: a call that waited for all work of their device returned before, so their "
-        "recorded ends are wrong; each ends after the longest time of others of its name instead "
-        f"({removed_ms:,.3f} ms less in all), and idle time next to them is uncertain; record again"
+        f"{path}: a call that waited for all work on their device returned before they ended, so "
+        "their recorded ends are wrong. Each is shortened to the longest duration of other kernels "
+        f"with its name ({removed_ms:,.3f} ms less in total), and idle time next to them is "
+        "uncertain; record again"
     )
-    subject = "kernels that end after a wait for their device"
+    subject = "kernels that end after a call that waited for them"
     kind, times_ns = LimitationKind.KERNELS_OVERRUN, activities.start_ns[rows]
     note = Limitation(subject, reason, len(rows), kind, times_ns=times_ns)
     ends_ns = activities.end_ns.copy()
@@ -503,10 +504,10 @@ def _describe_corrections(
     if n_damaged := int(is_damaged.sum()):
         removed_ms = removed_ns[is_damaged].sum() / 1e6
         reason = (
-            f"{path}: a stream runs one kernel after the other, so their recorded ends are wrong; "
-            "each ends at the start of the next one instead, or after the longest time of others "
-            f"of its name ({removed_ms:,.3f} ms less in all), and idle time next to them is "
-            "uncertain; record again"
+            f"{path}: a stream runs only one kernel at a time, so their recorded ends are wrong. "
+            "Each is cut at the start of the next kernel, or to the longest duration of other "
+            f"kernels with its name ({removed_ms:,.3f} ms less in total), and idle time next to "
+            "them is uncertain; record again"
         )
         subject = "kernels that end after the next one on their stream starts"
         kind, times_ns = LimitationKind.KERNELS_OVERRUN, start_ns[is_damaged]
@@ -514,8 +515,8 @@ def _describe_corrections(
     if n_overlapping := len(is_damaged) - int(is_damaged.sum()):
         longest_us = removed_ns[~is_damaged].max() / 1e3
         reason = (
-            f"{path}: they end up to {longest_us:,.1f} us after the next one starts, and count up "
-            "to that start; idle time does not change"
+            f"{path}: they end up to {longest_us:,.1f} us after the next one starts, so they are "
+            "counted only up to that start; idle time does not change"
         )
         subject = "kernels that overlap the next one on their stream"
         notes.append(Limitation(subject, reason, n_overlapping))
@@ -532,15 +533,15 @@ def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Li
             other work with their name.
     """
     reason = (
-        f"{path}: so many that streams of this profile run several kernels at once; their times "
-        "count as recorded"
+        f"{path}: there are so many that streams in this profile must run several kernels at "
+        "once, so their times are used as recorded"
     )
     kind = LimitationKind.OTHER
     if (is_left & is_far_longer).any():
         reason += (
-            ", though some take several times as long as others of their name, so their ends may "
-            "be wrong; record again"
+            ". Some take several times as long as other kernels with their name, so their ends "
+            "may be wrong; record again"
         )
         kind = LimitationKind.KERNELS_OVERRUN
-    subject = "kernels that run during others of their stream"
+    subject = "kernels that run during other kernels on their stream"
     return Limitation(subject, reason, int(is_left.sum()), kind)

@@ -388,7 +388,7 @@ def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[s
     if any(map(is_nccl, kernels)):
         clauses.append(f"bubbleviz nccl {file} shows what NCCL did")
     if any(_INSTRUCTION in name for name in names):
-        clauses.append(f"bubbleviz pgle {file} measures each instruction of XLA")
+        clauses.append(f"bubbleviz pgle {file} measures each XLA instruction")
     *first, last = clauses
     return f"{', '.join(first)}, and {last}" if first else last
 
@@ -424,7 +424,7 @@ def _explain_missing_names(
     if explanation:
         remedy = explanation
     elif any(convention.patterns for convention in options.conventions):
-        remedy = "change the patterns of the convention, or leave it out"
+        remedy = "change the patterns in your convention, or leave it out"
     elif len(missing_passes) == 1 or options.has_draft(file, sample):
         # Long messages are truncated, so a command with many paths would be incomplete.
         paths = (

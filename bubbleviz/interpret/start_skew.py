@@ -319,7 +319,7 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
     early = [start_ns - first_ns for first_ns in recorded_ns if first_ns < start_ns]
     skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
-        f"communication waited until the recording of the last device began, so "
+        f"communication waited until the last device was being recorded, so "
         f"{consequence.format(skew)}; start all profilers before the first collective"
     )
     return Limitation("devices recorded before others", reason, len(early))
@@ -350,10 +350,10 @@ def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, .
     if not waits_ns:
         return ()
     reason = (
-        f"the first collective took {max(waits_ns) / 1e6:,.1f} ms, and without a common clock of "
-        "the files nobody can tell whether it waited for another rank or for the recording of that "
-        "rank to begin; leave it out with --window, or record UTC (baseTimeNanoseconds in PyTorch "
-        "traces, the session's start in nsys exports)"
+        f"the first collective took {max(waits_ns) / 1e6:,.1f} ms. It may have waited for another "
+        "rank, or only for the recording of that rank to begin, but the files share no clock that "
+        "would show which; leave it out with --window, or record UTC times (baseTimeNanoseconds in "
+        "PyTorch traces, the session start in nsys exports)"
     )
     subject = "devices that may have waited for other recordings"
     return (Limitation(subject, reason, len(waits_ns), LimitationKind.WAITS_UNCLEAR),)

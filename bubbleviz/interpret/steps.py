@@ -55,7 +55,7 @@ class Steps(Table):
         end_ns: End of each step on the host.
         name_id: Index into ``names``.
         names: Distinct names.
-        by: Clause that says how the steps were found, for example ``as --step says``.
+        by: Clause that says how the steps were found, for example ``selected by --step``.
     """
 
     start_ns: Ints
@@ -96,7 +96,7 @@ def find_pattern(text: str) -> re.Pattern[str]:
         raise UsageError(f"--step: {describe_ambiguity(text, warning)}") from warning
     except COMPILE_ERRORS as error:
         raise UsageError(
-            f"--step {text[:60]!r}: not a regular expression ({error}); give the name of ranges, "
+            f"--step {text[:60]!r}: not a valid regular expression ({error}); pass a range name, "
             "or a pattern such as 'step [0-9]+'"
         ) from error
 
@@ -125,7 +125,7 @@ def find_steps(
     names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
         is_match = np.array([is_full_match(pattern, name) for name in names], bool)
-        return _make_steps(ranges.take(is_match[ranges.name_id]), "as --step says")
+        return _make_steps(ranges.take(is_match[ranges.name_id]), "selected by --step")
     meanings = parse_range_names(names, *add_iteration_names(()))
     is_mark = np.asarray((meanings.iteration >= 0) & (meanings.phase < 0), bool)
     if is_mark[ranges.name_id].any():

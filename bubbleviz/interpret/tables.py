@@ -696,8 +696,8 @@ def _list_limitations(
         is_unnumbered: Mask of the operations whose microbatch was numbered by order.
     """
     reason = (
-        f"a {table.noun} contains none, so gaps between kernels inside operations and the "
-        "activities of hosts before late launches are unknown"
+        f"a {table.noun} contains no kernels, so gaps between kernels inside operations and host "
+        "activities before late launches are unknown"
     )
     if "launched_ns" not in table.told:
         launches = "a column launched_ns" if table.noun.startswith("table") else "launches"

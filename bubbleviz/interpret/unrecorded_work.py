@@ -85,10 +85,10 @@ class LostGraphs:
         n_lost = len(self.lost)
         if n_lost == 0:
             return
-        evidence = "the kernels of the others" if len(self.with_work) else "other kernels"
+        evidence = "the kernels of the other launches" if len(self.with_work) else "other kernels"
         remedy = "profile with larger buffers or for a shorter time"
         if len(self.with_work) == 0 and source.format == "nsys":
-            remedy = f"record graphs' work with nsys profile --cuda-graph-trace=node, or {remedy}"
+            remedy = f"record graph kernels with nsys profile --cuda-graph-trace=node, or {remedy}"
         reason = (
             f"{source.path}: {evidence} are recorded, so idle time around these launches is "
             f"unknown; {remedy}"
@@ -114,7 +114,7 @@ class LostGraphs:
             return f"only some kernels of {n_partial:,}{of_all} are recorded"
         verb = "has" if n_lost == 1 else "have"
         text = f"{n_lost:,}{of_all} {verb} no recorded kernels"
-        return f"{text}, and {n_partial:,} only some" if n_partial else text
+        return f"{text}, and {n_partial:,} only some of them" if n_partial else text
 
 
 def find_lost_graphs(
@@ -570,10 +570,10 @@ def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limit
         return ()
     longest_ms = (times.end_ns - times.start_ns).max() / 1e6
     reason = (
-        f"{path}: the first work on a stream was launched as the capture began, and started up to "
-        f"{longest_ms:,.3f} ms later with nothing recorded in between, so the device was busy with "
-        "work that was launched before; this idle time is unknown; start the capture while the "
-        "devices are idle (torch.cuda.synchronize() before it)"
+        f"{path}: the first work on a stream was launched as the capture began and started up to "
+        f"{longest_ms:,.3f} ms later, although nothing was recorded in between. The device was "
+        "therefore busy with work launched before the capture, and this idle time is unknown; "
+        "start the capture while the devices are idle (call torch.cuda.synchronize() first)"
     )
     subject = "devices that ran work from before the capture"
     kind = LimitationKind.WORK_BEFORE_CAPTURE

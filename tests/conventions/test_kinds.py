@@ -340,7 +340,7 @@ def _write_concurrent_kernels(
     return write_profile(folder, kernels, calls)
 
 
-BESIDE = "kernels that run at the same time as compute, as communication does"
+BESIDE = "kernels that overlap compute, as communication does"
 
 
 def _list_concurrent_notes(file: Path, **options: Any) -> list[str]:

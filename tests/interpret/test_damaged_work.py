@@ -542,14 +542,14 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
 @pytest.mark.parametrize(
     ("launched_ns", "effect"),
     [
-        ([], ": their time counts as idle;"),
-        ([100, 120], ": their time counts as idle;"),
+        ([], ". Their time counts as idle;"),
+        ([100, 120], ". Their time counts as idle;"),
         (
             [10, 20],
-            ": they were launched before the first recorded work, so they are before the measured "
+            ". They were launched before the first recorded work, so they are before the measured "
             "time;",
         ),
-        ([10, 120], ": their time counts as idle, but for 1 of 2 that were launched before"),
+        ([10, 120], ". Their time counts as idle, except for 1 of 2, which were launched before"),
     ],
 )
 def test_kernels_lost_before_the_span_count_as_no_idle_time(
@@ -571,7 +571,7 @@ def test_kernels_that_are_lost_first_are_said_to_be_before_the_span(tmp_path: Pa
     )
     (note,) = [n for n in report.limitations if n.what.startswith("launched kernels that")]
 
-    assert "they were launched before the first recorded work" in note.reason
+    assert "They were launched before the first recorded work" in note.reason
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_backward_range_has_a_part_on_each_device(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-AMBIGUOUS = "kernels that several threads' backward could own"
+AMBIGUOUS = "kernels that may belong to the backward of several threads"
 HELPERS = "kernels of helper threads while backward ran elsewhere"
 
 

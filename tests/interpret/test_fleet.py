@@ -593,8 +593,8 @@ def test_an_impossible_scheduler_address_is_an_error(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not a readable scheduler file"),
-        ("[]", "not a readable scheduler file"),
+        ("", "not a valid scheduler file"),
+        ("[]", "not a valid scheduler file"),
         ('{"address": null}', "no scheduler answers there"),
     ],
 )
@@ -759,7 +759,7 @@ def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit
     assert (code, out) == (1, "")
     warning, sentence = err.splitlines()
     assert re.match(
-        r"bubbleviz: warning: worker tcp://\S+ has not answered for 10 s; waiting for it", warning
+        r"bubbleviz: warning: worker tcp://\S+ has not answered for 10 s; waiting up to ", warning
     )
     assert re.match(
         r"bubbleviz: --dask \S+: worker tcp://\S+ has not answered for 14 s; ", sentence

@@ -44,7 +44,7 @@ from tests.support.xla_profiles import make_op, write_planes
 
 WHAT = "kernels that end after the next one on their stream starts"
 OVERLAP = "kernels that overlap the next one on their stream"
-NOT_SERIAL = "kernels that run during others of their stream"
+NOT_SERIAL = "kernels that run during other kernels on their stream"
 MARK = "uncertain: recorded kernel end times are wrong"
 US = 1_000
 
@@ -367,7 +367,7 @@ def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, for
     assert list_restriction_texts(report) == [MARK]
     assert (report.ranks[0].busy_ns, report.ranks[0].span_ns) == (120 * US, 1_110 * US)
     (note,) = [n for n in report.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
-    assert (note.what, note.count) == ("kernels that end after a wait for their device", 1)
+    assert (note.what, note.count) == ("kernels that end after a call that waited for them", 1)
     assert "5.000 ms less" in note.reason
 
 

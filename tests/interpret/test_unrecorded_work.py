@@ -258,7 +258,7 @@ def test_kernels_launched_after_recording_stopped_are_lost(tmp_path: Path, form:
     assert list_restriction_codes(report) == ["kernels-lost"]
     (note,) = [note for note in report.limitations if "not recorded" in note.what]
     assert note.count == 80
-    assert "they were launched after the last recorded work" in note.reason
+    assert "They were launched after the last recorded work" in note.reason
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])

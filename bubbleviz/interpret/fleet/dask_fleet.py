@@ -60,7 +60,8 @@ MAX_WAIT_S = 600.0
 #: Logger that warns the user about silent workers.
 _log = logging.getLogger("bubbleviz.dask")
 _ADDRESS_HINT = (
-    "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
+    "pass the address of a running scheduler, such as tcp://HOST:8786, or its scheduler file "
+    "(.json)"
 )
 
 
@@ -115,10 +116,9 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
         except Exception as error:  # the exception depends on what answers at the address
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             if isinstance(error, MemoryError):  # its first bytes were read as a message length
-                reason = "what answers speaks another protocol"
+                reason = "the server there speaks another protocol"
             raise InputError(
-                f"--dask {address}: no scheduler answers there ({reason}); {_ADDRESS_HINT} of "
-                "one that runs"
+                f"--dask {address}: no scheduler answers there ({reason}); {_ADDRESS_HINT}"
             ) from error
         try:
             fleet = DaskFleet(address, client, max_wait_s)
@@ -136,13 +136,13 @@ def _read_scheduler_address(file: str) -> str:
     Raises:
         InputError: The file cannot be read or contains no address.
     """
-    hint = "give the one that dask scheduler --scheduler-file wrote"
+    hint = "pass the file written by dask scheduler --scheduler-file"
     content = read_bounded(file, _MAX_SCHEDULER_FILE_BYTES, "a scheduler file", hint)
     try:
         return str(json.loads(content)["address"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            f"--dask {file}: is not a readable scheduler file ({type(error).__name__}); {hint}"
+            f"--dask {file}: not a valid scheduler file ({type(error).__name__}); {hint}"
         ) from error
 
 
@@ -183,7 +183,8 @@ def _check_version(subject: str, answer: object) -> None:
         is_error = isinstance(answer, BaseException)
         clause = f"cannot load bubbleviz ({reason})" if is_error else f"has bubbleviz {reason}"
         raise MismatchError(
-            f"{subject} {clause}, not {__version__}; install the same version everywhere"
+            f"{subject} {clause}, but this process has {__version__}; install the same version "
+            "everywhere"
         )
 
 
@@ -317,13 +318,13 @@ class DaskFleet(run_recordings.Fleet):
         if self._patience.is_over(silent, time.monotonic()):
             raise InputError(
                 f"--dask {self._address}: {_format_subject(silent)} not answered for {limit}; "
-                "restart or end it and run again, or wait longer with --dask-timeout",
+                "restart or stop silent workers and run again, or wait longer with --dask-timeout",
                 hosts=[_parse_host(worker) for worker in silent],
             )
         for worker in self._patience.take_unreported(silent):
             _log.warning(
-                "%s not answered for %g s; waiting for it, at most %s (--dask-timeout); if you end "
-                "it, another worker does its work",
+                "%s not answered for %g s; waiting up to %s for an answer (--dask-timeout); if you "
+                "stop it, another worker takes over",
                 _format_subject([worker]),
                 SILENT_S,
                 limit,
@@ -362,7 +363,7 @@ class DaskFleet(run_recordings.Fleet):
         versions: Mapping[str, object] = self._wait_for(run)
         self._is_checking = False
         if not versions:
-            raise InputError(f"--dask {self._address}: the cluster has no worker; start some first")
+            raise InputError(f"--dask {self._address}: the cluster has no workers; start one first")
         for worker, version in sorted(versions.items()):
             if not isinstance(version, OSError):  # an OSError means that the worker has left
                 _check_version(f"--dask {self._address}: worker {worker}", version)
@@ -416,7 +417,9 @@ class DaskFleet(run_recordings.Fleet):
                         future.cancel()
                         yield (
                             number,
-                            ProfileError("no worker that can read it is left; restart one"),
+                            ProfileError(
+                                "no worker that can read it is still running; restart one"
+                            ),
                         )
 
     def _get_result(self, future: Future[Any]) -> Any:
@@ -474,7 +477,7 @@ class DaskFleet(run_recordings.Fleet):
                     self._add_sightings(host, sightings, sighting_of_path)
             if not sighting_of_path:
                 raise InputError(
-                    f"{reason} (no worker sees it)" if reason else f"{path}: not found"
+                    f"{reason} (no worker can see it)" if reason else f"{path}: not found"
                 )
             files.extend(
                 replace(sighting_of_path[name][0], path=_to_user_form(name, path))
@@ -502,8 +505,8 @@ class DaskFleet(run_recordings.Fleet):
             if first[1:] != sighting[1:]:
                 other_hosts = ", ".join(sorted(self._hosts[path]))
                 raise MismatchError(
-                    f"{path}: is a different file on host {host} than on {other_hosts}; give each "
-                    "file its own name",
+                    f"{path}: the file on host {host} differs from the one on {other_hosts}; give "
+                    "each file its own name",
                     hosts=[host, *self._hosts[path]],
                 )
             self._hosts.setdefault(path, set()).add(host)

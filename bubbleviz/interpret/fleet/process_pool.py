@@ -92,8 +92,8 @@ def run_in_processes(
                         queue.append(number)
                     else:
                         error = ProfileError(
-                            f"{paths[number]}: {_MAX_DEATHS} processes died while they read it; if "
-                            "memory ran out, use a smaller --jobs"
+                            f"{paths[number]}: {_MAX_DEATHS} processes died while reading it; if "
+                            "memory ran out, pass a smaller --jobs"
                         )
                         yield number, error
                     continue

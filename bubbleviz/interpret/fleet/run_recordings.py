@@ -219,7 +219,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
         if isinstance(content, bytes):
             if content in path_of_content:
                 raise MismatchError(
-                    f"{path_of_content[content]} and {path}: are the same profile; give it once"
+                    f"{path_of_content[content]} and {path} are the same profile; pass it only once"
                 )
             path_of_content[content] = path
     return {path: size for (size, _), paths in paths_of_glance.items() for path in paths}
