@@ -104,8 +104,9 @@ def _count_workless_calls(
 def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
     """Return a mask of the operations that have no GPU work because their kind never has any.
 
-    The kind of an operation is its (rank, phase). For optimizers, it is (rank, phase, name). The
-    kind must occur at least once before the tail. The mask has the shape of ``rows``.
+    The kind of an operation is its (rank, phase). For optimizers, it is (rank, phase, name). A kind
+    that occurs only in the tail may have lost its work, so its operations are not in the mask. The
+    mask has the shape of ``rows``.
 
     Args:
         operations: Operations of one profile.

@@ -451,9 +451,10 @@ def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
 def _select_relevant(
     keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals
 ) -> Bools:
-    """Return a mask that drops the many collectives of tensor parallelism inside operations.
+    """Return a mask of the collectives to keep.
 
-    A collective is kept if at least one of these conditions holds:
+    Tensor parallelism runs very many collectives inside operations, and these are dropped. A
+    collective is kept if at least one of these conditions holds:
 
     - No operation whose phase is in ``WORK`` owns the collective.
     - On average, the rank runs at most ``_MAX_BUCKETS`` collectives of the same kind and group per

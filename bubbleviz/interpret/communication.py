@@ -174,11 +174,15 @@ def format_addition(names: Sequence[str]) -> str:
 def _make_regex(name: str) -> str:
     """Return a regular expression that matches a readable part of a kernel name.
 
-    Three texts are tried in this order: the name without its signature, the part of that after the
-    last ``::``, and the full name. Each text is cut before its first character that is not
-    printable ASCII, and after 60 characters. The first text that is then not blank and occurs in
-    the name is returned, escaped. If there is none, the first character of the name is returned,
-    escaped.
+    These texts are tried in order:
+
+    1. The name without its signature.
+    2. The part of this text after the last ``::``.
+    3. The full name.
+
+    Each text is cut at its first character that is not printable ASCII, and after 60 characters.
+    The first text that is not blank and occurs in the name is used. If there is none, the first
+    character of the name is used.
     """
     plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):

@@ -635,16 +635,15 @@ def find_recording_stops(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Extend the times until which work should be recorded, if the process shows that work ended.
+    """Move the time until which a thread's work should be recorded to a later time, if possible.
 
-    For each thread, ``until_ns`` is a launch time: work launched before it should be recorded. It
+    Everything that a thread launched before its time in ``until_ns`` should be recorded. The time
     becomes later in two cases:
 
-    - The process of the thread waited for all work of its only device. Everything launched before
-      the last such wait had then ended. The new time is the start of the wait, if that is later.
-    - Recording stopped long before the process did. If a launch without work was early enough that
-      its work must have ended, the new time of its thread is the largest int64. See
-      :func:`_mask_overdue_launches`.
+    - The process waited for all work of its only device. Everything launched before this wait had
+      then ended. The new time is the start of the last such wait.
+    - Recording stopped long before the process did, and a launch of the thread is overdue, see
+      :func:`_mask_overdue_launches`. The new time is the largest int64.
 
     If every launch without work is already before the time of its thread, ``until_ns`` is returned
     unchanged.
@@ -657,8 +656,8 @@ def find_recording_stops(
         of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
             launched activity ``i``. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
-        patience: Missing work must have ended after this multiple of the longest time from launch
-            to end of recorded work in the process.
+        patience: Factor for the longest time from launch to end of recorded work. A launch is
+            overdue if its work did not end within this multiple.
 
     Returns:
         New time for each thread in ns. It is the largest int64 if all work that the thread launched
@@ -703,11 +702,15 @@ def _mask_overdue_launches(
 ) -> Bools:
     """Return a mask of the launches whose work is missing because recording stopped too early.
 
-    - The limit is ``patience`` times the longest time from launch to end of any recorded work.
-    - The process was last active at the latest of all launches and ``returned_ns``.
-    - Recording stopped if the process was last active more than the limit after the last
-      ``ended_ns``. If recording did not stop, the mask is all False.
-    - The mask contains the launches that are more than the limit before the last activity.
+    Three values are needed::
+
+        limit          patience * longest time from launch to end of recorded work
+        last active    time of the last launch or the last return of a synchronizing call
+        last end       last end of recorded work
+
+    Recording stopped too early if ``last active - last end > limit``. The mask then contains the
+    launches with ``last active - launch > limit``, because their work must have ended. Otherwise,
+    the mask is all False.
 
     Args:
         late_ns: Start times of a process's launches without recorded work, at least one.
@@ -807,18 +810,18 @@ def _compute_recorded_until(
 ) -> Ints:
     """Return, for each thread, the time until which all kernels it launched should be recorded.
 
-    The result is the earlier of two bounds, or the largest int64 if the process has no recorded
-    work:
+    Kernels launched shortly before the end of the capture may not have started in time, so they
+    need not be recorded. The result is the earlier of two bounds:
 
     1. The last launch of recorded work by the thread, or by its process if the thread has no
        recorded work.
-    2. The last start of recorded work in the process, minus the longest time from launch to start
-       in the process, plus 1 ns. The reason is that a stream may still be waiting when the capture
-       ends. The stream of a lost kernel is unknown, so the kernel may have waited as long as any
-       recorded work of the process::
+    2. ``last start - longest wait + 1``, where a wait is the time from launch to start of recorded
+       work in the process. Any kernel may wait as long as the longest wait::
 
            launches     │ a     b     c     │
            kernels      │   a        b   c  │    a kernel launched with c may wait as long as b did
+
+    If the process has no recorded work, the result is the largest int64.
 
     Args:
         launched_ns: Launch times of the recorded work whose launch is known.
@@ -986,7 +989,7 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
 
 
 def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
-    """Return a sentence, without a full stop, on the effect of lost kernels on idle time.
+    """Return a sentence, without its period, about the effect of lost kernels on idle time.
 
     - If all lost kernels were launched after the last recorded work of their process, the time from
       then on is unknown.

@@ -147,8 +147,9 @@ def inspect_contents(
         contents: Contents of the profile.
         conventions: Conventions to try.
         sample: How often each name occurs in a sample of the ranges.
-        followed: Conventions that an analysis would apply. A convention that is not in
-            ``conventions`` is one of these without its patterns for parts of operations.
+        followed: Conventions that an analysis would apply. An analysis may drop a convention's
+            patterns for parts of operations. The convention then differs from the one with the same
+            name in ``conventions``.
         draft: Draft of a convention as TOML text, or None if there is none.
     """
     is_cut = {c.name for c in followed if c not in conventions}

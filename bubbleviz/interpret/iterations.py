@@ -121,12 +121,11 @@ def find_constant_names(order: HostOrder) -> Bools:
     The ranges of a rank are in the mask if both of these conditions hold:
 
     - All its forwards have the same microbatch number, or all have none.
-    - An iteration contains several forwards with the same key (``HostOrder.key``). For this test,
-      iterations are given by marks (iteration numbers in names). Without marks, they end at
-      Optimizers that are followed by a forward.
+    - An iteration contains several forwards with the same key (``HostOrder.key``).
 
-    A rank that has neither marks nor Optimizers is in the mask only if its forwards also have no
-    microbatch numbers.
+    The iterations for this test come from marks (iteration numbers in names). On a rank without
+    marks, an iteration ends at an Optimizer that is followed by a forward. A rank with neither is a
+    single iteration, and is in the mask only if its forwards have no microbatch numbers.
     """
     is_constant = np.zeros(len(order), bool)
     for rank in find_distinct(order.rank):
@@ -241,10 +240,10 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 def _count_step_ranges(order: HostOrder) -> Ints:
     """Return the number of ranges that make up one Optimizer of each rank, or -1 if unknown.
 
-    The Optimizer ranges at the end of each iteration are counted, and the smallest count is used.
-    However, a rank may be idle in every other iteration, and the counts of that rank are then too
-    large. Therefore, the smallest count over all ranks that have the same total number of Optimizer
-    ranges is used. These ranks run their Optimizers together::
+    This is the smallest number of Optimizer ranges at the end of any iteration. If a rank is idle
+    in every other iteration, two Optimizers always follow each other, and its smallest number is
+    too large. Ranks with the same total number of Optimizer ranges run their Optimizers together,
+    so the smallest number on any of these ranks is used::
 
         rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
@@ -486,10 +485,13 @@ def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, 
 def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
     """Return the first rows of iterations that end before a forward repeats.
 
-    An iteration ends before the first forward that repeats one of its forwards. If there are
-    Optimizers between its first forward and the repeated forward, the next iteration starts after
-    the last of them. Otherwise, it starts at the repeated forward. If there are Optimizers before
-    all forwards, an iteration also starts after the last of these.
+    An iteration ends before the first forward that repeats one of its forwards. The next iteration
+    starts
+
+    - after the last Optimizer between the first forward of the iteration and the repeated forward;
+    - at the repeated forward if there is no Optimizer between them.
+
+    If there are Optimizers before all forwards, an iteration also starts after the last of these.
 
     Args:
         ranges: Ranges of one rank.

@@ -230,12 +230,10 @@ def _find_activations(
 ) -> _Activations:
     """Find the allocations made in forwards and freed in the B, BW or W of the same microbatch.
 
-    A free counts for an operation if it is recorded at or before the start of the next operation.
-
-    - The free must not be before the start of the B or BW.
-    - If it counts for the B or BW, this operation frees the allocation.
-    - Otherwise, if it counts for the W, the W frees the allocation.
-    - Forwards without a B or BW are left out.
+    A free that is recorded between the start of the B or BW and the start of the next operation
+    belongs to the B or BW. A later free belongs to the W if it is recorded at or before the start
+    of the operation that follows the W. All other frees are ignored, and so are forwards without a
+    B or BW.
 
     Args:
         operations: Compute operations of a rank, sorted by host start.

@@ -151,7 +151,7 @@ def _find_breaks(
 def _has_starts_between(
     operations: Operations, group: Ints, rank: Ints, since_ns: Ints, until_ns: Ints
 ) -> Bools:
-    """Return a mask of the groups in whose interval their rank starts an unrelated operation.
+    """Return a mask of the groups whose rank starts an unrelated operation in the group's interval.
 
     An operation is unrelated if it belongs to another group or if its phase is not in ``WORK``.
     Other operations of the group are ignored, because a run may use microbatch numbers in one pass

@@ -397,9 +397,8 @@ def _find_overruns_on_stream(
 ) -> _Overruns:
     """Return the kernels and copies of one stream that end after the next one starts.
 
-    Kernels and copies whose duration is 0 are ignored. A kernel of the same launch, or with the
-    same start, does not count as the next one. The next one is the first later row whose start and
-    launch both differ from the row before it.
+    Kernels and copies whose duration is 0 are ignored. A kernel with the same launch or the same
+    start as the kernel before it never counts as the next one.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -444,8 +443,8 @@ def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
     """Return a mask of the overruns that are rare among the activities with the same name.
 
-    All overruns with the same name get the same result. They are rare if at most as many of them
-    are counted as there are other activities (not overruns) with the name.
+    All overruns with the same name get the same result. They are rare if the number of counted
+    overruns does not exceed the number of activities with this name that are not overruns.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.

@@ -203,13 +203,15 @@ def _is_partial(
 ) -> bool:
     """Return whether kernels of a graph launch ran but were not recorded.
 
-    - A longer launch is complete if removing one contiguous stretch of its kernels leaves the
-      kernels of this launch. There must be at least ``_FAR_MORE`` complete launches.
-    - The kernel time of a launch is the sum of its kernel durations. The missing time is the median
-      kernel time of the complete launches, minus the kernel time of this launch.
-    - The time that the device had for this launch must exceed ``missing / 2``. It must also exceed
-      ``usual - missing / 2``, where ``usual`` is the median time that the device had for a complete
-      launch.
+    The launch is compared with complete launches. These are the launches in ``longer`` whose
+    kernels equal the kernels of this launch after one contiguous stretch is removed. If there are
+    fewer than ``_FAR_MORE`` complete launches, the result is False.
+
+    The kernels in the missing stretch ran if the device had enough time for them::
+
+        missing    median kernel time of complete launches - kernel time of this launch
+        usual      median time that the device had for a complete launch
+        result     time_ns[row] > max(usual - missing / 2, missing / 2)
 
     Args:
         row: Index of the graph launch.

@@ -166,8 +166,8 @@ def group_rows(*columns: Ints) -> Groups:
 def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Pack columns into one code per row. The codes sort in the same order as the rows.
 
-    Before the product of the radices exceeds ``_MAX_CODES``, the codes of the columns packed so far
-    are replaced by group numbers, which are less than the number of rows.
+    If another column would make the codes exceed ``_MAX_CODES``, the codes of the columns packed so
+    far are first replaced by group numbers, which are less than the number of rows.
 
     Returns:
         code: Code of each row.

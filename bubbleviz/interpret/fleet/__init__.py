@@ -14,9 +14,9 @@ def run_pickled(call: bytes) -> Any:
 
     The check is needed because the worker may have joined after the versions were compared.
 
-    The function is in the package module because this module imports little. The scheduler imports
-    the module of each task that it forwards, and a worker imports it between two heartbeats. All
-    other modules that a task needs are imported in a thread.
+    The scheduler imports the module of this function when it forwards a task, and a worker imports
+    it between two heartbeats. The import must be fast, so the function is in the package module,
+    which imports little. All other modules that a task needs are imported in a thread.
 
     Args:
         call: Pickled tuple of the client's version, a function, and its argument.

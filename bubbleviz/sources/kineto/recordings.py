@@ -201,13 +201,14 @@ class _Finder:
     def find_keys(self) -> list[_Key]:
         """Return the sorted keys of the recordings, each a (label, offset) pair.
 
-        A trace that has fewer than two keys cannot be separated by them. Two rules prevent wrong
-        keys:
+        The process ids of devices do not always identify recordings, so there are two exceptions:
 
         - If a single process launched work and no device has its label, the labels denote devices
           instead of recordings. The result is then empty.
         - If fewer than two processes launched work and the absolute values of all offsets are below
           ``MAX_DEVICES``, the process ids are device numbers. All offsets then become 0.
+
+        A trace with fewer than two keys cannot be separated by keys.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}

@@ -421,9 +421,9 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Replace each code by the zero-based rank of its value among the values that occur.
+    """Renumber codes so that they sort like their values. Code -1 stays -1.
 
-    Code -1 stays -1.
+    The new code is the zero-based rank of the value among all values that occur.
 
     Args:
         code: For each row, the index of its value in ``values``, or -1.
