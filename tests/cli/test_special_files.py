@@ -116,7 +116,7 @@ def test_a_refusal_of_a_large_file_names_the_size(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_bytes(bytes(3000))
 
-    with pytest.raises(InputError, match=r"large\.toml: is larger than 2 KiB, so it is not a list"):
+    with pytest.raises(InputError, match=r"large\.toml: larger than 2 KiB, so it cannot be a list"):
         files.read_bounded(str(large), 2048, "a list", "shorten it")
     assert files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
 

@@ -570,7 +570,7 @@ def test_a_path_that_no_worker_can_see_is_an_error(cluster: Path, tmp_path: Path
 
 
 def test_a_cluster_without_workers_is_an_error(scheduler: Path, exports_folder: Path) -> None:
-    with pytest.raises(InputError, match="has no worker"):
+    with pytest.raises(InputError, match="has no workers"):
         bubbleviz.analyze(exports_folder, dask=str(scheduler))
 
 
@@ -709,7 +709,7 @@ def test_losing_the_last_worker_is_an_error(
 ) -> None:
     with workers(scheduler, 2) as running:
         losing = Losing(running, 0, how)
-        with pytest.raises(ProfileError, match="no worker that can read it is left"):
+        with pytest.raises(ProfileError, match="no worker that can read it is still running"):
             bubbleviz.analyze(exports_folder, dask=str(scheduler), progress=losing)
 
 

@@ -121,7 +121,7 @@ def test_passes_of_an_iteration_may_have_different_microbatches(
 def test_runs_that_share_some_iterations_are_refused(tmp_path: Path) -> None:
     later = [row._replace(iteration=row.iteration + 1) for row in _run(1_000_000, 1300)]
 
-    with pytest.raises(ProfileError, match="4 of 8 iterations of ranks"):
+    with pytest.raises(ProfileError, match=r"4 of 8 iterations \(counted per rank\)"):
         bubbleviz.analyze(_table(tmp_path / "a.csv", [*_run(0, 1000), *later]))
 
 

@@ -119,34 +119,34 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         ),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': must be one of"),
         (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze(None), "paths=None: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze(None), "paths=None: must be of type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
         (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if as well"),
         (lambda *_: bubbleviz.simulate(report=3), "Report | RunSummary | str | Path | None; see"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "is not of type str | None"),  # type: ignore[arg-type]  # as people do
-        (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "is not of type int"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "must be of type str | None"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "must be of type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': must be one of"),
-        (lambda *_: bubbleviz.analyze("x", parallel="pp=4"), "; give bubbleviz.Parallel(pp=4)"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", parallel="pp=4"), "; pass bubbleviz.Parallel(pp=4)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", parallel="qq=4"), "; see help(bubbleviz.Parallel)"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze({1, 2}), "paths={1, 2}: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze("x", memory=7), "memory=7: is not of type bool"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze("x", memory=np.ones(2)), "is not of type bool"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze("x", memory=1.0), "memory=1.0: is not of type bool"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze("x", order=np.array(3)), "order=array(3): is not of type"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze({1, 2}), "paths={1, 2}: must be of type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", memory=7), "memory=7: must be of type bool"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", memory=np.ones(2)), "must be of type bool"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", memory=1.0), "memory=1.0: must be of type bool"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", order=np.array(3)), "order=array(3): must be of type"),  # type: ignore[arg-type]  # as people do
         (lambda own, _: own.iteration("a"), "iteration 'a': must be an integer"),
         (lambda *_: bubbleviz.analyze("x", skip=-1), "skip -1: must be 0 or more"),
-        (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': is not of type int"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': is not of type"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': must be of type int"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': must be of type"),  # type: ignore[arg-type]  # as people do
         (
             lambda *_: bubbleviz.analyze("x", same_clock=("ab",)),
-            "same_clock=('ab',): is not of type",
+            "same_clock=('ab',): must be of type",
         ),
-        (lambda own, _: own.plot(causes="x"), "causes='x': is not of type bool"),
-        (lambda own, _: own.save("x.svg", bubbleviz.View((0.5,))), "iterations=(0.5,): is not of"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.idle(None), "paths=None: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.inspect(None), "path=None: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.load(3), "is not of type str | Path; see help(bubbleviz.load)"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.Parallel("x"), "tp='x': is not of type int; see help(bubbleviz.P"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: own.plot(causes="x"), "causes='x': must be of type bool"),
+        (lambda own, _: own.save("x.svg", bubbleviz.View((0.5,))), "iterations=(0.5,): must be of"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.idle(None), "paths=None: must be of type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.inspect(None), "path=None: must be of type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.load(3), "must be of type str | Path; see help(bubbleviz.load)"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.Parallel("x"), "tp='x': must be of type int; see help(bubbleviz.P"),  # type: ignore[arg-type]  # as people do
     ],
 )
 def test_wrong_arguments_end_in_a_sentence_about_python(

@@ -226,7 +226,7 @@ def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
         note = find_limitation(report, "stages without GPU work")
         pids = ", ".join(str(complete.ranks[rank].pid) for rank in ranks)
 
-        assert f"processes {pids} and none of the kernels" in note.reason
+        assert f"but no kernels of processes {pids}, so" in note.reason
         assert "record CUDA in all processes" in note.reason
         assert report.schedule is not None
         assert report.schedule.reason.startswith("the profiles contain only one stage") == single
