@@ -452,7 +452,7 @@ def _make_ratio_table(
         for title, cell in zip(titles, cells, strict=True):
             name = to_one_line(ratio, 40) if cell is cells[0] else ""
             rows.append({"ratio": name, "run": title, **_format_cell(cells[0], cell)})
-    drop_order = ("by %", "n", "SD", "window ms", "95 % CI", "p")
+    drop_order = ("change %", "n", "SD", "window ms", "95 % CI", "p")
     yield doc.Table("", rows, left=("ratio", "run"), drop_order=drop_order)
 
 
@@ -589,7 +589,7 @@ def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
         "p": "" if difference is None else _format_probability(difference.p, ""),
         "window ms": doc.format_ms(None if ratio is None else ratio.window_ns.mean),
         # Change in window length, as a percentage of the first run's window length.
-        "by %": relative,
+        "change %": relative,
     }
 
 

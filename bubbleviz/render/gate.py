@@ -20,7 +20,7 @@ def format_markdown(
     """Return a report's checks as Markdown.
 
     The text contains the verdict, a table with one row per limit, lines about failed checks and
-    promises, and the first cause of idle time.
+    promises, and the largest cause of idle time.
 
     Args:
         saved: The report.

@@ -327,8 +327,8 @@ def make_plain_paint(name: str, color: str) -> Paint:
 def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
     """Return the paint of an operation that runs on one chunk, or on two chunks for an ``FB``.
 
-    A chunk that is not in ``chunks`` gets the base color of the phase, as does a chunk that is the
-    only one.
+    Each chunk has its own shade of the phase's color. The base color is used if there is only one
+    chunk, or if the chunk is not in ``chunks``.
 
     Args:
         phase: Phase of the operation.

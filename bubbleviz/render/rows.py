@@ -120,10 +120,13 @@ def draw_advised_pipeline(
 ) -> tuple[RankRow, ...]:
     """Make each row draw its replica in the pipeline that contains the most marked ranks.
 
-    Marks point to the ranks that the advice concerns, so the rows must draw those ranks. In case of
-    a tie, the pipeline of the marked rank with the smallest index is chosen. If several of a row's
-    replicas are in this pipeline, marked ranks take precedence, then the smallest index. A row
-    without a replica in that pipeline is unchanged.
+    Marks point to the ranks that the advice concerns, so the rows must draw those ranks.
+
+    - If several pipelines have the most marked ranks, the pipeline of the marked rank with the
+      smallest index is chosen.
+    - If several of a row's replicas are in this pipeline, a marked replica is preferred, then the
+      smallest index.
+    - A row without a replica in this pipeline is unchanged.
 
     Args:
         report: The report.

@@ -178,7 +178,7 @@ def test_the_most_unusual_rank_of_a_group_is_drawn() -> None:
     assert ratio_of_row["23", "(20-23)"] == "99.00"
     assert ratio_of_row["41", "(40-43)"] == "1.00"
     assert ratio_of_row["0", "(0-3)"] == "50.00"
-    assert any("Standing out: node2:7 GPU 7 (pipeline order 23)" in line for line in lines)
+    assert any("Outliers: node2:7 GPU 7 (pipeline order 23)" in line for line in lines)
 
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)

@@ -111,7 +111,7 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
         limit = "the run's memory" if plot.limit is None else "the limit"
         page.paragraph(
             f"Filled: fits. Hollow: {format_count(hidden, 'order')} that exceed {limit} or "
-            "hold the model twice.",
+            "need two copies of the model.",
             9.5,
         )
     return page.svg()
@@ -210,10 +210,9 @@ def _place_label(
 ) -> _Box:
     """Choose the box of a label: the nearest box that is inside the plot and overlaps no other box.
 
-    Candidates are on the dot's own line, and on ``_LINES`` lines above and below it. Lines have the
-    height ``_LINE`` and are tried in order of their distance, first above and then below. On each
-    line, the candidate to the right of the dot comes before the one to its left. If all candidates
-    inside the plot overlap an occupied box, the first candidate inside the plot is chosen. If no
+    Candidates are tried in this order: to the right and to the left of the dot, then the same on
+    the line above, the line below, the second line above, and so on, up to ``_LINES`` lines away.
+    If every candidate inside the plot overlaps an occupied box, the first of them is chosen. If no
     candidate is inside the plot, the box to the right of the dot is chosen.
 
     Args:

@@ -245,13 +245,17 @@ def of_typical(report: Report, view: View) -> View:
 
 
 def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
-    """Prepare a report and a view for comparison with simulations, which have only one iteration.
+    """Choose an iteration and a ratio of a measured run that can be compared with simulations.
 
-    The returned view selects the typical iteration, unless the given view selects iterations. The
-    primary ratio of the returned report is ``schedule`` or ``stage``. The current primary ratio is
-    kept if it is one of the two and is known in the typical iteration. Otherwise ``schedule``
-    replaces it, or ``stage`` if ``schedule`` is unknown. If both are unknown, the report is
-    unchanged. Without a typical iteration, neither the report nor the view is changed.
+    A simulation has only one iteration, so only the ratios ``schedule`` and ``stage`` are defined
+    for it.
+
+    - The returned view selects the typical iteration, unless the given view selects iterations.
+    - The returned report has ``schedule`` or ``stage`` as its primary ratio, whichever is known in
+      the typical iteration. If both are known, the report's own primary ratio is preferred, then
+      ``schedule``. If neither is known, the report is unchanged.
+
+    Without a typical iteration, neither the report nor the view is changed.
     """
     typical = report.typical_iteration()
     if typical is None:

@@ -188,8 +188,8 @@ def describe_utilization(report: Report) -> str:
 def choose_first_sentence(report: Report, first: str | None) -> str | None:
     """Return the first sentence of advice to show.
 
-    If there is no advice because no iteration is averaged, the sentence says how to get one that
-    is.
+    If no iteration is averaged, there is no advice. The sentence then says what to change so that
+    an iteration can be averaged.
 
     Args:
         report: The report.

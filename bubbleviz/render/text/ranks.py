@@ -53,12 +53,12 @@ def is_summarized(report: Report, view: View) -> bool:
 def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
     """Return the rows for tables that describe an iteration: one per rank, or one per stage.
 
-    Only ranks that are active in the iteration are included. The choice between ranks and stages is
-    made by :func:`.make_rows`. At most ``MAX_ROWS`` rows are returned, and the ranks that the view
-    selects are ignored. There are two exceptions for runs with very many ranks:
+    Only ranks that are active in the iteration are included. :func:`.make_rows` chooses between
+    ranks and stages. In most runs, the tables contain all ranks, even if the view selects some, but
+    at most ``MAX_ROWS`` rows. In runs with very many ranks:
 
-    - If the view selects ranks, only those ranks have rows. The rows are single ranks by default.
-    - If the view selects ranks or one row per rank, there is no limit.
+    - If the view selects ranks, only those ranks have rows. By default, each has its own row.
+    - If the view selects ranks or one row per rank, the number of rows is not limited.
 
     Returns:
         rows: The rows, with ``replicas`` limited to active ranks.
@@ -124,8 +124,8 @@ def _make_table_title(iteration: Iteration, quantity: str) -> str:
 #: Text below the communication table that explains its columns.
 _COMMUNICATION = (
     "wait: time in receives before the peer has the data ready, and in collectives before the last "
-    "member enters; transfer: time from then to the end; exposed: transfers while the rank runs "
-    "nothing else, and collectives inside operations while no compute kernel runs (≥: lower bound, "
+    "member enters; transfer: time from then to the end; exposed: transfers while the rank is "
+    "otherwise idle, and collectives inside operations while no compute kernel runs (≥: lower bound, "
     "because waiting and transfer cannot be separated); kernels: communication kernels from the "
     "first receive of the iteration to the end of the window; overlap: share of the kernel time "
     "during which compute kernels also run"
@@ -203,14 +203,14 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
             in_cell = doc.format_percent_cell if name.endswith("%") else doc.format_ms
             cells = dict(zip(_DISTRIBUTION, map(in_cell, summary), strict=True))
             bars = {"histogram": draw_histogram(values)}
-            rows.append({"over ranks": name} | cells | bars)
+            rows.append({"quantity": name} | cells | bars)
     title = f"Distribution over {format_count(len(report.ranks), 'rank')}, mean of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
-        left=("over ranks", "histogram"),
+        left=("quantity", "histogram"),
         drop_order=("histogram",),
-        headers=("over ranks", *_DISTRIBUTION, "histogram"),
+        headers=("quantity", *_DISTRIBUTION, "histogram"),
     )
     groups = list_standouts(report, means)
     if not groups:
@@ -292,7 +292,7 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     if len(groups) > _MAX_NAMED_STANDOUTS:
         sentences.append(f"{len(groups) - _MAX_NAMED_STANDOUTS:,} more (-v ranks)")
     if sentences:
-        lines += wrap_paragraph("; ".join(sentences), display, lead="Standing out:", max_lines=2)
+        lines += wrap_paragraph("; ".join(sentences), display, lead="Outliers:", max_lines=2)
     return lines
 
 

@@ -34,15 +34,15 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
     if diagnosis.misses_measurement:
         base_ns = None
         title = (
-            f"What would shorten an iteration. A replay of {replayed} misses the measured length "
+            f"Changes that would shorten an iteration. A replay of {replayed} misses the measured length "
             f"by {format_percent(diagnosis.missed_ratio)}, so savings that need the replay are "
             "unknown"
         )
     else:
         base_ns = diagnosis.length_ns
         title = (
-            f"What would shorten an iteration ({doc.format_ms(base_ns)} ms), according to "
-            f"a replay of {replayed}. The savings cannot be added"
+            f"Changes that would shorten an iteration ({doc.format_ms(base_ns)} ms), according to "
+            f"a replay of {replayed}. Savings overlap, so they cannot be added up"
         )
     rows = [
         {
@@ -121,8 +121,8 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
         "replay error without launch delays and waits for an earlier iteration: {} % on average, "
-        "{} % maximum; with them: {} % and {} % (-v operations counts an iteration from its first "
-        "F on)".format(*map(doc.format_percent_cell, errors))
+        "{} % maximum; with them: {} % and {} % (-v operations measures an iteration from its "
+        "first F)".format(*map(doc.format_percent_cell, errors))
     )
     yield doc.make_bullets(notes)
 
