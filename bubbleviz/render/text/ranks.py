@@ -125,10 +125,10 @@ def _make_table_title(iteration: Iteration, quantity: str) -> str:
 _COMMUNICATION = (
     "wait: time in receives before the peer has the data ready, and in collectives before the last "
     "member enters; transfer: time from then to the end; exposed: transfers while the rank is "
-    "otherwise idle, and collectives inside operations while no compute kernel runs (≥: lower bound, "
-    "because waiting and transfer cannot be separated); kernels: communication kernels from the "
-    "first receive of the iteration to the end of the window; overlap: share of the kernel time "
-    "during which compute kernels also run"
+    "otherwise idle, and collectives inside operations while no compute kernel runs (≥: lower "
+    "bound, because waiting and transfer cannot be separated); kernels: communication kernels from "
+    "the first receive of the iteration to the end of the window; overlap: share of the kernel "
+    "time during which compute kernels also run"
 )
 
 

@@ -34,9 +34,9 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
     if diagnosis.misses_measurement:
         base_ns = None
         title = (
-            f"Changes that would shorten an iteration. A replay of {replayed} misses the measured length "
-            f"by {format_percent(diagnosis.missed_ratio)}, so savings that need the replay are "
-            "unknown"
+            f"Changes that would shorten an iteration. A replay of {replayed} misses the measured "
+            f"length by {format_percent(diagnosis.missed_ratio)}, so savings that need the replay "
+            "are unknown"
         )
     else:
         base_ns = diagnosis.length_ns
