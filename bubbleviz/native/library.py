@@ -122,11 +122,11 @@ def explain_absence() -> str:
     if get_library() is not None:
         return ""
     if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH}=0 switches the compiled reader off"
+        return f"{SWITCH}=0 disables the compiled reader"
     if not Path(__file__).with_name(FILE).exists():
         return "the compiled reader was not built"
     return (
-        f"{FILE} cannot be loaded or is of another version; install bubbleviz again, or in a "
+        f"{FILE} cannot be loaded or has a different version; reinstall bubbleviz, or in a source "
         f"checkout run python scripts/build_native.py bubbleviz/native/{FILE}"
     )
 

@@ -130,7 +130,7 @@ class ActivitiesBuilder:
             ValueError: A device number is out of range.
         """
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
-            raise ValueError("a device number is below 0 or above 4,194,303")
+            raise ValueError("a device number is not between 0 and 4,194,303")
         return self._places.numbers(model.process_of(global_id) << _DEVICE_BITS | device_id)
 
     def _reserve_rows(self, count: int) -> slice:
@@ -141,7 +141,7 @@ class ActivitiesBuilder:
         """
         start, self._count = self._count, self._count + count
         if self._count > len(self._start_ns):
-            raise ValueError("a table has more rows than its row numbers allow")
+            raise ValueError("a table contains more rows than its row numbers allow")
         return slice(start, self._count)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:

@@ -38,13 +38,17 @@ def read_head(path: str) -> bytes:
             # Some special files, such as the kernel log, have size 0 and never end.
             packed = file.read(HEAD_BYTES) if os.fstat(file.fileno()).st_size else b""
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+        raise ProfileError(
+            f"{path}: cannot be opened ({error.strerror}); check the file and its permissions"
+        ) from error
     if not packed.startswith(GZIP):
         return packed
     try:
         return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD_BYTES)
     except zlib.error as error:
-        raise ProfileError(f"{path}: gzip data is damaged ({error}); copy it again") from error
+        raise ProfileError(
+            f"{path}: the gzip data is damaged ({error}); copy the file again"
+        ) from error
 
 
 def is_json(head: bytes) -> bool:
@@ -84,7 +88,7 @@ class UnpackedFile:
                 yield from self._iter_pieces(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise ProfileError(
-                f"{self._path}: cannot be read ({error.strerror or error}); copy it again"
+                f"{self._path}: cannot be read ({error.strerror or error}); copy the file again"
             ) from error
 
     def _iter_pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:

@@ -79,20 +79,20 @@ def find_profiles(
         MismatchError: The user named two files that contain the same run in different formats.
     """
     if not paths:
-        raise InputError("no profile given; name one or more profiles or a directory")
+        raise InputError("no profile given; pass one or more profiles or a directory")
     files: list[InputFile] = []
     for path in paths:
         try:
             files.extend(_find_files(path, also))
         except OSError as error:
-            remedy = "check it and its permissions"
+            remedy = "check the path and its permissions"
             if error.errno == errno.ENAMETOOLONG:
-                remedy = "check its spelling; no file has so long a name"
+                remedy = "check the spelling, because no file name can be this long"
             raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
     # In directories, the better of two formats was already selected, so only check named files.
     for worse, better in _find_superseded([file.path for file in files if file.named]):
         raise MismatchError(
-            f"{worse} and {better} are the same run in two formats; give only {better}"
+            f"{worse} and {better} contain the same run in two formats; pass only {better}"
         )
     if len(files) > 1:
         by_path = {file.path: file for file in files}
@@ -123,7 +123,7 @@ def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
         resolved = Path(path).resolve()
         if resolved in path_of_file:
             raise MismatchError(
-                f"{path_of_file[resolved]} and {path}: the same {noun} twice; give each {noun} once"
+                f"{path_of_file[resolved]} and {path} are the same {noun}; pass each {noun} once"
             )
         path_of_file[resolved] = path
 
@@ -139,17 +139,17 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
         OSError: The file system cannot read the path.
     """
     if not path:
-        raise InputError("a path is empty; name a .sqlite file or a directory")
+        raise InputError("a path is empty; pass a profile or a directory")
     if Path(path).is_dir():
         if nsys_files.is_columnar(path):
             return [InputFile(path, named=True)]
         return [InputFile(file, named=False) for file in _find_in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
-            raise InputError(f"{path}: is neither a file nor a directory; give a profile")
+            raise InputError(f"{path}: is neither a file nor a directory; pass a profile")
         if nsys_files.is_table_of_export(path):
             raise InputError(
-                f"{path}: is a single table of an nsys export; give the directory that contains it"
+                f"{path}: is a single table of an nsys export; pass the directory that contains it"
             )
         if not Path(path).stat().st_size:
             raise InputError(f"{path}: {describe_empty_file(path)}")
@@ -341,7 +341,8 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     if runs := runs or _find_folders(path):
         n_runs = format_count(len(runs), "run")
         raise InputError(
-            f"{path}: contains {n_runs} in subfolders; give one of them, such as {runs[-1]}"
+            f"{path}: contains {n_runs} in subfolders; pass the folder of one run, such as "
+            f"{runs[-1]}"
         )
     raise _make_no_profile_error(path, files, also)
 
@@ -387,9 +388,9 @@ def _make_no_profile_error(
     looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
     missing = "no profile" if also is None else f"neither {also[0]} nor a profile"
     json_files = sorted((file for file in files if file.endswith(".json")), key=make_natural_key)
-    remedy = "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
+    remedy = "export nsys reports with: nsys export --type sqlite REPORT.nsys-rep"
     if json_files:
-        remedy = f"name JSON files themselves if they are traces, such as {json_files[0]}"
+        remedy = f"if the JSON files are traces, pass them by name, such as {json_files[0]}"
     return InputError(
         f"{path}: the directory contains {missing} (looked for {looked_for}); {remedy}"
     )
@@ -423,7 +424,9 @@ def _find_matches(pattern: str) -> list[str]:
         or (Path(path).is_file() and not nsys_files.is_table_of_export(path))
     ]
     if not files:
-        raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
+        raise InputError(
+            f"{pattern}: no file matches this pattern; check the directory and the name"
+        )
     return sorted(files, key=make_natural_key)
 
 
@@ -470,7 +473,7 @@ def read_each(
 def make_unreadable_limitation(error: BubblevizError) -> Limitation:
     """Return the limitation for a file that was found in a directory and cannot be read."""
     kind = LimitationKind.PROFILE_UNREADABLE
-    return Limitation("a profile of the directory", str(error), kind=kind, hosts=error.hosts)
+    return Limitation("a profile in the directory", str(error), kind=kind, hosts=error.hosts)
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
@@ -501,7 +504,7 @@ def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     absent = [str(number) for number in range(first, last + 1) if number not in numbers]
     reason = (
-        f"{files_found[0].parent}: lacks {list_and_count(absent, 8)} of the files numbered {first} "
-        f"to {last}; what they contain is not in the results"
+        f"{files_found[0].parent}: file numbers run from {first} to {last} without "
+        f"{list_and_count(absent, 8)}, so the results are incomplete"
     )
     return (Limitation("missing files", reason, len(absent)),)

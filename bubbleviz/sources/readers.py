@@ -385,12 +385,12 @@ def _recognize(path: str, head: bytes) -> Reader | None:
 
     if detect_format(head):
         raise ProfileError(
-            f"{path}: contains recorded NCCL operations and is not a profile; use bubbleviz "
+            f"{path}: contains recorded NCCL operations and is not a profile; pass it to bubbleviz "
             "nccl, alone or together with profiles"
         )
     if is_json(head) and ("trace_view." in Path(path).name or b'"Ascend Hardware"' in head):
         raise ProfileError(
-            f"{path}: is a timeline of Ascend's profiler, which does not mark kernels; write a "
+            f"{path}: is a timeline from the Ascend profiler, which does not mark kernels; write a "
             "table of operations instead (bubbleviz guide tables)"
         )
     return recognized
@@ -408,15 +408,15 @@ def _refuse_own_files(path: str, head: bytes) -> None:
     """
     refuse_binary(path, head)
     if _REPORT.search(head):
-        packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
+        packed = "unpack the report with gunzip and " if path.endswith(".gz") else ""
         raise ProfileError(
-            f"{path}: is a report of bubbleviz, not a profile; give the profiles, or {packed}give "
+            f"{path}: is a bubbleviz report, not a profile; pass the profiles, or {packed}pass "
             "the report to bubbleviz compare, gate, plan or view"
         )
     if is_own_trace(head):
         raise ProfileError(
-            f"{path}: is a trace that bubbleviz wrote, not a profile; give the profiles, or open "
-            "it in a trace viewer"
+            f"{path}: is a trace that bubbleviz wrote, not a profile; pass the profiles, or open "
+            "the trace in a trace viewer"
         )
 
 
@@ -439,8 +439,8 @@ def find_reader(path: str) -> Reader:
     refuse_pointer(path, head)
     if path.endswith(".pbtxt") or _COSTS.match(head):
         raise ProfileError(
-            f"{path}: contains instruction costs for XLA and is not a profile; use bubbleviz pgle "
-            "with --against, together with the profile of a JAX run"
+            f"{path}: contains instruction costs for XLA and is not a profile; pass it to "
+            "bubbleviz pgle with --against, together with the profile of a JAX run"
         )
     _refuse_own_files(path, head)
     if (recognized := _recognize(path, head)) is not None:
@@ -453,14 +453,13 @@ def find_reader(path: str) -> Reader:
             return reader
     if path.endswith(_PROFILE_SUFFIXES):
         raise ProfileError(
-            f"{path}: is not an SQLite database (or it is encrypted) and not a trace of PyTorch or "
-            f"XLA; "
-            f"{suggest_next_step(path)}"
+            f"{path}: is not an SQLite database (or it is encrypted) and not a trace from PyTorch "
+            f"or XLA; {suggest_next_step(path)}"
         )
     archive = "; unpack it, or" if head.startswith(_ARCHIVE_MAGIC) else ";"
     raise ProfileError(
-        f"{path}: is not a profile{archive} give an SQLite export of nsys, a profile of "
-        "rocprofv3 (.db, .rpd), a trace of PyTorch (.json, .json.gz), one of XLA (.xplane.pb, "
+        f"{path}: is not a profile{archive} pass an SQLite export from nsys, a rocprofv3 "
+        "profile (.db, .rpd), a PyTorch trace (.json, .json.gz), an XLA trace (.xplane.pb, "
         ".trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
     )
 
@@ -517,8 +516,8 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     by_relations = next(by_tables, None)
     if by_relations is None and relations:
         raise ProfileError(
-            f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile: it has "
-            f"none of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); "
+            f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile, "
+            f"because it has none of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); "
             f"{suggest_next_step(path)}"
         )
     return by_relations or next(by_ending, kinds[0])
@@ -532,11 +531,11 @@ def describe_empty_file(path: str) -> str:
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):
-        return "a special file, which its system writes as it is read; name a profile"
+        return "is a special file of the operating system; pass a profile"
     if resolved.stat().st_size and _is_gzipped(path):
-        return f"cut short: gzip data without any content; {suggest_next_step(path)}"
+        return f"the gzip data is cut short and has no content; {suggest_next_step(path)}"
     if path.endswith(SUFFIX):
-        return f"the file is empty: its process recorded nothing; {suggest_next_step(path)}"
+        return f"the file is empty because its process recorded nothing; {suggest_next_step(path)}"
     return f"the file is empty; {suggest_next_step(path)}"
 
 
@@ -548,9 +547,9 @@ def _is_gzipped(path: str) -> bool:
 def suggest_next_step(path: str) -> str:
     """Return advice for a file that contains no profile. The advice depends on the suffix."""
     if any(path.endswith(reader.table_suffixes) for reader in READERS):
-        return "write a row for each operation (bubbleviz guide tables)"
+        return "write one row per operation (bubbleviz guide tables)"
     if path.endswith(SUFFIX):
-        return "record again (bubbleviz guide record)"
+        return "record the run again (bubbleviz guide record)"
     if path.endswith((".json", ".jsonl", ".txt", ".gz", ".pb", ".db", ".rpd")):
-        return "give the file that the profiler wrote, or copy it again"
+        return "pass the file that the profiler wrote, or copy it again"
     return EXPORT_AGAIN

@@ -84,9 +84,9 @@ def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""
     reason = (
-        f"{path}: {n_parts} recordings{label_list} were merged into this file and are "
-        "distinguished by their processes; they count as one host with one clock, so give the "
-        "original files if they ran on several hosts"
+        f"{path}: {n_parts} recordings{label_list} were merged into this file, and are assumed to "
+        "come from one host with one clock; if they come from several hosts, pass the original "
+        "files"
     )
     return Limitation("the hosts of merged recordings", reason, n_parts)
 

@@ -602,20 +602,22 @@ class TraceFile(Generic[ArgsT]):
           ``DAMAGED_SHARE`` of all events cannot be read, else OTHER.
         """
         if self._is_too_deep:
-            reason = f"{self.path}: they are nested too deeply, so the file was edited"
-            yield Limitation("the values next to the events", reason)
+            reason = f"{self.path}: these values are nested too deeply, so the file was edited"
+            yield Limitation("metadata of the trace", reason)
         if self._unpacked.damaged:
-            reason = f"{self.path}: gzip data is damaged; copy the file again"
-            subject = "the trace from its damaged part on"
+            reason = f"{self.path}: the gzip data is damaged; copy the file again"
+            subject = "the trace after its first damaged byte"
             yield Limitation(subject, reason, kind=LimitationKind.FILE_DAMAGED)
         elif self.cut:
-            reason = f"{self.path}: the file's end is missing, as when a job was killed"
+            reason = (
+                f"{self.path}: the end of the file is missing, perhaps because the job was killed"
+            )
             yield Limitation("the end of the trace", reason, kind=LimitationKind.FILE_DAMAGED)
         if self._has_trailing_text:
-            reason = f"{self.path}: it is not part of the trace, and is left out"
+            reason = f"{self.path}: this text is not part of the trace, so it is left out"
             yield Limitation("text after the end of the trace", reason)
         if self._n_malformed:
-            reason = f"{self.path}: they are not JSON, or not events"
+            reason = f"{self.path}: these events are not valid JSON, or are not events"
             n_events = self._n_events + self._n_malformed
             is_noticeable = self._n_malformed >= DAMAGED_SHARE * n_events
             kind = LimitationKind.FILE_DAMAGED if is_noticeable else LimitationKind.OTHER
@@ -644,7 +646,7 @@ class TraceFile(Generic[ArgsT]):
             return
         if rest[0] in "{[" and _TRACE_KEY.search(rest):
             raise ProfileError(
-                f"{self.path}: several traces were concatenated; give the original files"
+                f"{self.path}: contains several concatenated traces; pass the original files"
             )
         self._has_trailing_text = True
         trimmed = text[:end].encode("utf-8", errors="surrogateescape")
@@ -690,15 +692,15 @@ class TraceFile(Generic[ArgsT]):
                 break
         if self._is_at_end and (self._unpacked.cut or _is_cut(self._buffer)):
             raise ProfileError(
-                f"{self.path}: is cut short: JSON without traceEvents and without an end; copy the "
-                "file again, or let the profiler finish writing it"
+                f"{self.path}: the JSON is cut short before traceEvents; copy the file again, or "
+                "let the profiler finish writing it"
             )
         raise self._make_no_trace_error("traceEvents")
 
     def _make_no_trace_error(self, content: str) -> ProfileError:
         return ProfileError(
-            f"{self.path}: is JSON without {content}, so it is not a trace of PyTorch or XLA; give "
-            "the file that the profiler wrote"
+            f"{self.path}: is JSON without {content}, so it is not a trace from PyTorch or XLA; "
+            "pass the file that the profiler wrote"
         )
 
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
@@ -813,16 +815,16 @@ class TraceFile(Generic[ArgsT]):
             )
         except ValueError as error:
             raise ProfileError(
-                f"{self.path}: is JSON that is nested too deeply or broken throughout, so it is "
-                "damaged or not a trace; record or copy it again"
+                f"{self.path}: the JSON is nested too deeply or invalid throughout, so the file is "
+                "damaged or not a trace; copy the file again, or record the run again"
             ) from error
         self._n_malformed += malformed
         if list_ended:
             self._tail, self._buffer = self._buffer[1:], b""
         elif len(self._buffer) > _MAX_BYTES:
             raise ProfileError(
-                f"{self.path}: has {_MAX_BYTES >> 20} MiB without a complete event, so it is "
-                "damaged or not a trace; record or copy it again"
+                f"{self.path}: contains {_MAX_BYTES >> 20} MiB without a complete event, so the "
+                "file is damaged or not a trace; copy the file again, or record the run again"
             )
         elif self._is_at_end:
             self.cut, self._buffer = True, b""

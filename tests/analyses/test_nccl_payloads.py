@@ -111,7 +111,7 @@ def test_unreadable_payloads_are_reported(tmp_path: Path, edit: str) -> None:
             communicator for (communicator,) in list_columns(communication, "communicator")
         } == {-1}
         assert list_limitation_subjects(communication) & {
-            "payloads of NCCL's ranges",
+            "payloads of NCCL ranges",
             "payloads of ranges",
         }
 

@@ -487,7 +487,7 @@ def test_ctrl_c_without_any_readable_recording_is_an_error(content: bytes, tmp_p
         _, rest = running.communicate(timeout=60)
 
     assert running.returncode == 1
-    reason = "is not a recording of bubbleviz.annotate" if content else "the file is empty"
+    reason = "is not a recording from bubbleviz.annotate" if content else "the file is empty"
     assert reason in first + rest
 
 
@@ -498,7 +498,9 @@ def test_only_empty_recordings_end_in_the_reason(
         (tmp_path / f"rank-0000{rank}.bvrec").touch()
 
     assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 1
-    assert capsys.readouterr().err.count("the file is empty: its process recorded nothing") == 2
+    assert (
+        capsys.readouterr().err.count("the file is empty because its process recorded nothing") == 2
+    )
 
 
 def test_a_recording_without_a_complete_header_is_waited_for(
@@ -525,13 +527,16 @@ def test_a_folder_that_may_not_be_read_is_an_error(
 
 #: Contents of a recording that cannot be read, and the reason.
 UNREADABLE = {
-    "no recording": (b"no recording\n", "is not a recording of bubbleviz.annotate"),
-    "binary": (b"bvrec\r\n\x1a\x01\x00", "binary format of an early development version"),
+    "no recording": (b"no recording\n", "is not a recording from bubbleviz.annotate"),
+    "binary": (
+        b"bvrec\r\n\x1a\x01\x00",
+        "is a recording in the binary format of an early development version",
+    ),
     "newer": (b'{"schema":"bubbleviz.recording/9"}\n', "has schema bubbleviz.recording/9"),
     "too many ranks": (
         b'{"schema":"bubbleviz.recording/1","rank":0,"began_ns":0,"clock":{"monotonic_ns":0,'
         b'"utc_ns":0},"world_size":1000000000000}\n',
-        "has an invalid header: Expected `int` <= 1000000",
+        "the header of the recording is invalid (Expected `int` <= 1000000",
     ),
 }
 
@@ -552,7 +557,7 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
     assert cli("watch", tmp_path, *options)[0] == 1
     assert output.read_text() == "earlier\n"
     assert err.count("\n") == 1
-    assert f"rank-00000.bvrec: {reason}" in err.replace("a recording in the ", "")
+    assert f"rank-00000.bvrec: {reason}" in err
     assert "no complete iteration yet" not in err
 
 

@@ -85,7 +85,7 @@ def test_a_file_that_is_no_profile_is_refused_without_suggesting_commands(
     file = tmp_path / "notes.txt"
     file.write_text("nothing here")
 
-    assert "is not a profile; give an SQLite export" in cli.refused(str(file), code=1)
+    assert "is not a profile; pass an SQLite export" in cli.refused(str(file), code=1)
 
 
 def test_nccl_events_run_the_nccl_command(tmp_path: Path, cli: CommandLine) -> None:

@@ -88,7 +88,7 @@ def test_a_name_that_is_too_long_is_refused_with_a_request_for_a_shorter_one(
     name = "n" * 300
 
     assert cli.refused("analyze", ONE, "--svg", f"{name}.svg").endswith("choose a shorter name\n")
-    assert "no file has so long a name" in cli.refused("analyze", f"{name}.sqlite")
+    assert "no file name can be this long" in cli.refused("analyze", f"{name}.sqlite")
 
 
 @pytest.mark.parametrize("method", ["is_dir", "exists", "iterdir"])

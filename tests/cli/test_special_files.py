@@ -140,7 +140,7 @@ def test_a_directory_with_json_files_asks_for_the_files(tmp_path: Path, cli: Com
 
     assert code == 1
     assert "contains no profile" in message
-    assert "name JSON files themselves if they are traces, such as" in message
+    assert "if the JSON files are traces, pass them by name, such as" in message
     assert message.endswith("rank2.json")
     assert "nsys export" not in message
 

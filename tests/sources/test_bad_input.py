@@ -208,11 +208,11 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
             if all(write_smallest_run(make_folder(b.inputs / name)) for name in "ab")
             else []
         ),
-        ("contains 2 runs in subfolders; give one of them, such as", "b"),
+        ("contains 2 runs in subfolders; pass the folder of one run, such as", "b"),
     ),
     "a directory of directories of a run": (
         lambda b: [write_smallest_run(make_folder(b.inputs / "a" / "b" / "c")).parents[3]],
-        ("contains 1 run in subfolders; give one of them, such as", "c"),
+        ("contains 1 run in subfolders; pass the folder of one run, such as", "c"),
     ),
     "a directory of unreadable files": (
         lambda b: [get_folder(write_file(b.inputs / "broken.sqlite", NO_PROFILE))],
@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a start that is NULL": (
         lambda b: [remove_start(write_smallest_run(b.inputs))],
-        ("contains NULL (no value) in place of a number",),
+        ("contains NULL (no value) where a number is expected",),
     ),
     "marks alone": (
         lambda b: [run_of(b, *(replace(r, kind=34, end=None) for r in RANGES))],
@@ -348,10 +348,10 @@ def write_damaged(folder: Path, kind: str) -> Path:
         ("text", "not an SQLite database"),
         ("one byte", "not an SQLite database"),
         ("encrypted", "encrypted"),
-        ("cut in half", "cut short"),
-        ("cut by a byte", "cut short"),
-        ("header only", "cut short"),
-        ("half a header", "cut short"),
+        ("cut in half", "truncated"),
+        ("cut by a byte", "truncated"),
+        ("header only", "truncated"),
+        ("half a header", "truncated"),
         ("overwritten", "damaged"),
         ("zeros", "damaged"),
         # this is reported first, whatever the hash order

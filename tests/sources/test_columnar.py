@@ -174,7 +174,7 @@ def test_a_directory_without_core_tables_is_refused_in_a_sentence(
 
     for path in (directory, empty):
         message = cli.refused(command, str(path), code=1)
-        assert f"{path}: is a directory of tables, but not an nsys export: it has none" in message
+        assert f"{path}: is a directory of tables but not an nsys export, because" in message
         assert message.count("\n") == 1
 
 
@@ -183,7 +183,7 @@ def test_a_single_table_of_an_export_is_not_a_profile(tmp_path: Path, cli: Comma
     table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 
     assert cli.refused("analyze", str(table), code=1) == (
-        f"bubbleviz: {table}: is a single table of an nsys export; give the directory that "
+        f"bubbleviz: {table}: is a single table of an nsys export; pass the directory that "
         "contains it\n"
     )
 
@@ -191,9 +191,9 @@ def test_a_single_table_of_an_export_is_not_a_profile(tmp_path: Path, cli: Comma
 @pytest.mark.parametrize(
     ("form", "package", "otherwise"),
     [
-        ("parquet", "duckdb", "export it as SQLite"),
-        ("arrow", "duckdb", "export it as SQLite"),
-        ("arrow", "pyarrow", "export it as parquetdir"),
+        ("parquet", "duckdb", "export the report as SQLite"),
+        ("arrow", "duckdb", "export the report as SQLite"),
+        ("arrow", "pyarrow", "export the report with --type parquetdir"),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra(

@@ -159,14 +159,14 @@ def test_joined_traces_are_refused(
     parts = [content, content[: int(fraction * len(content))]]
     path = tmp_path / "joined.json"
     path.write_bytes(b"".join(map(gzip.compress, parts) if is_packed else parts))
-    with pytest.raises(ProfileError, match="several traces were concatenated"):
+    with pytest.raises(ProfileError, match="contains several concatenated traces"):
         bubbleviz.idle(path)
 
 
 def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "joined.trace.json"
     path.write_bytes(2 * make_trace_json(make_tpu(1)))
-    with pytest.raises(ProfileError, match="several traces were concatenated"):
+    with pytest.raises(ProfileError, match="contains several concatenated traces"):
         bubbleviz.idle(path)
 
 

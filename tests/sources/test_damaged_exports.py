@@ -53,7 +53,7 @@ def test_a_process_id_that_is_not_a_number_is_refused(
 ) -> None:
     path = write_small_export(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
 
-    with pytest.raises(ProfileError, match="something other than a whole number"):
+    with pytest.raises(ProfileError, match="a value that is not a whole number"):
         idle([path])
 
 
@@ -66,8 +66,8 @@ def test_unrecorded_processes_are_not_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        (f"DROP TABLE {KERNEL}", f"calls that launch some, but none in {KERNEL}"),
-        (f"DELETE FROM {KERNEL}", f"calls that launch some, but none in {KERNEL}"),
+        (f"DROP TABLE {KERNEL}", f"calls that launch kernels, but no kernels in {KERNEL}"),
+        (f"DELETE FROM {KERNEL}", f"calls that launch kernels, but no kernels in {KERNEL}"),
         (f'ALTER TABLE {KERNEL} DROP COLUMN "end"', f"lacks {KERNEL}.end"),
         (f"ALTER TABLE {KERNEL} RENAME COLUMN start TO begun", f"lacks {KERNEL}.start"),
         (f"ALTER TABLE {KERNEL} DROP COLUMN correlationId", f"lacks {KERNEL}.correlationId"),
@@ -97,7 +97,7 @@ def test_an_overhead_without_a_start_is_left_out(start: int, n_lost: int, tmp_pa
         f"SELECT {start}, 400, globalTid FROM {RUNTIME} LIMIT 1",
     )
     report = idle([path])
-    lost_overheads = [n for n in report.limitations if n.what.startswith("overheads")]
+    lost_overheads = [n for n in report.limitations if n.what == "profiler overheads"]
 
     assert len(lost_overheads) == n_lost
     assert ("profiler" in {a.activity for a in report.activities}) == (not n_lost)

@@ -515,14 +515,14 @@ def test_a_disabled_and_a_missing_reader_are_reported(monkeypatch: pytest.Monkey
             return export.describe_readers()
 
     monkeypatch.setenv(native.SWITCH, "0")
-    assert describe_readers() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
+    assert describe_readers() == "SQLite (BUBBLEVIZ_NATIVE=0 disables the compiled reader)"
     monkeypatch.delenv(native.SWITCH)
     monkeypatch.setattr(native, "_load_once", lambda: None)
     monkeypatch.setattr(native, "FILE", "no such file")
     assert describe_readers() == "SQLite (the compiled reader was not built)"
     monkeypatch.setattr(native, "FILE", Path(native.__file__).name)
     assert describe_readers().startswith(
-        "SQLite (library.py cannot be loaded or is of another version; "
+        "SQLite (library.py cannot be loaded or has a different version; "
     )
     assert "scripts/build_native.py" in describe_readers()
 
@@ -533,7 +533,7 @@ def test_timings_and_inspect_name_the_reader_but_the_report_does_not(
     outputs = []
     for switch, reader in (
         ("1", "compiled reader"),
-        ("0", "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"),
+        ("0", "SQLite (BUBBLEVIZ_NATIVE=0 disables the compiled reader)"),
     ):
         monkeypatch.setenv(native.SWITCH, switch)
         code, out, err = cli("analyze", str(EXAMPLE), "--json", "-", "--timings")

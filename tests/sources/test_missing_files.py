@@ -18,8 +18,7 @@ def test_a_lost_pipeline_is_reported(tmp_path: Path) -> None:
     notes = [n for n in bubbleviz.analyze(tmp_path).limitations if n.what == "missing files"]
 
     assert [n.reason for n in notes] == [
-        f"{tmp_path}: lacks 7 of the files numbered 0 to 16; what they contain is not in the "
-        "results"
+        f"{tmp_path}: file numbers run from 0 to 16 without 7, so the results are incomplete"
     ]
 
 

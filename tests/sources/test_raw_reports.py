@@ -103,7 +103,7 @@ def test_an_export_is_kept_on_request_and_never_replaced(
     assert main(["analyze", str(report), "--keep-export"]) == 0
     export = report.with_suffix(".sqlite")
     assert export.read_bytes() == FIXTURE.read_bytes()
-    assert "exists already" in cli.refused("analyze", str(report), "--keep-export", code=1)
+    assert "already exists" in cli.refused("analyze", str(report), "--keep-export", code=1)
     # In a directory, a report that has been exported is read only once.
     assert main(["analyze", str(report.parent)]) == 0
 
@@ -190,7 +190,10 @@ def test_the_reason_is_the_last_line_that_nsys_prints(
 
     assert main(["analyze", str(report)]) == 1
     reason = reason or "The report was created in 2025.5.1, newer than your version"
-    assert f"{report}: nsys export failed ({reason}); export by hand" in capsys.readouterr().err
+    assert (
+        f"{report}: nsys export failed ({reason}); export the report yourself"
+        in capsys.readouterr().err
+    )
 
 
 def test_names_are_quoted_and_never_options(

@@ -24,8 +24,8 @@ NO_KERNELS_REASON = (
     "no CUDA kernels were recorded (nsys reported: CUDA profiling might have not been started "
     "correctly. No CUDA events collected. Does the process use CUDA?); profile a part"
 )
-CALLS_ONLY = "no CUDA kernels were recorded, but 23 CUDA API calls; profile a part"
-NO_RANGES = "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx"
+CALLS_ONLY = "no CUDA kernels were recorded, although 23 CUDA API calls were; profile a part"
+NO_RANGES = "no NVTX ranges were recorded; enable NVTX ranges in the framework, and profile again"
 NO_CONVENTION = "no range name is recognized as "
 
 

@@ -222,7 +222,7 @@ def test_a_header_alone_or_an_empty_file_has_no_iterations(tmp_path: Path) -> No
 def test_iterations_without_operations_are_reported(tmp_path: Path) -> None:
     record_names(tmp_path, (), 1)
 
-    with pytest.raises(NothingToAnalyzeError, match="a recording without operations"):
+    with pytest.raises(NothingToAnalyzeError, match="the recording contains no operations"):
         bubbleviz.analyze([tmp_path])
 
 
@@ -267,7 +267,7 @@ def test_damage_in_the_middle_is_skipped_and_reported(tmp_path: Path, cli: Comma
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
     assert "1 damaged line (line 3: the checksum does not match)" in join_limitations(report)
-    assert "Limits: lost iterations of a recording (damaged lines)" in render_screen(report)
+    assert "Limits: recorded iterations lost to damaged lines" in render_screen(report)
     assert list_restriction_codes(report) == ["single-stage"]
     assert "damaged      1 line (line 3: the checksum does not match)" in cli.printed(
         "inspect", path
@@ -286,7 +286,7 @@ def test_damage_at_the_end_is_reported(tmp_path: Path) -> None:
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
     assert "1 damaged line (line 5: the checksum does not match)" in join_limitations(report)
     assert "process was killed" not in join_limitations(report)
-    assert "Limits: lost iterations of a recording (damaged lines)" in render_screen(report)
+    assert "Limits: recorded iterations lost to damaged lines" in render_screen(report)
 
 
 def test_a_torn_last_line_is_not_damage(tmp_path: Path) -> None:
@@ -343,7 +343,9 @@ def test_damage_to_names_is_reported_as_such(position: int, tmp_path: Path) -> N
     path = write_recording(tmp_path)
     damage(path, 1, position)
 
-    with pytest.raises(ProfileError, match="is damaged in the names of its operations; copy"):
+    with pytest.raises(
+        ProfileError, match="the operation names in the recording are damaged; copy"
+    ):
         bubbleviz.analyze([path])
 
 
@@ -361,8 +363,8 @@ def test_a_recording_of_damaged_lines_alone_says_what_is_wrong(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (0, "has a damaged header; copy it again"),
-        (1, "is damaged in the names of its operations; copy it again"),
+        (0, "the header of the recording is damaged; copy the file again"),
+        (1, "the operation names in the recording are damaged; copy the file again"),
     ],
 )
 def test_what_to_do_about_a_damaged_rank_comes_first(
@@ -384,10 +386,10 @@ def test_what_to_do_about_a_damaged_rank_comes_first(
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b"recording/1", b"recording/2", "damaged header"),
-        (b'"rank":0', b'"rank":1', "damaged header"),
-        (b"schema", b"scheme", "not a trace of PyTorch"),
-        (b'{"schema":"bubbleviz.recording/1"', b"bvrec\r\n\x1a\x01\x00", "record again"),
+        (b"recording/1", b"recording/2", "the header of the recording is damaged"),
+        (b'"rank":0', b'"rank":1', "the header of the recording is damaged"),
+        (b"schema", b"scheme", "not a trace from PyTorch"),
+        (b'{"schema":"bubbleviz.recording/1"', b"bvrec\r\n\x1a\x01\x00", "record the run again"),
     ],
 )
 def test_a_damaged_header_and_an_old_format_are_refused(
@@ -407,14 +409,23 @@ def test_a_damaged_header_and_an_old_format_are_refused(
     [
         (
             {"schema": "bubbleviz.recording/2"},
-            "has schema bubbleviz.recording/2, but this bubbleviz",
+            "has schema bubbleviz.recording/2, but this version",
         ),
-        ({"rank": -1}, "an invalid header: Expected `int` >= 0 - at `..rank`"),
-        ({"clock": None}, "an invalid header: Expected `object`, got `null` - at `..clock`"),
-        ({"rank": 10**6}, "an invalid header: Expected `int` <= 999999 - at `..rank`"),
+        (
+            {"rank": -1},
+            r"header of the recording is invalid \(Expected `int` >= 0 - at `..rank`",
+        ),
+        (
+            {"clock": None},
+            r"header of the recording is invalid \(Expected `object`, got `null` - at `..clock`",
+        ),
+        (
+            {"rank": 10**6},
+            r"header of the recording is invalid \(Expected `int` <= 999999 - at `..rank`",
+        ),
         (
             {"world_size": 10**12},
-            "an invalid header: Expected `int` <= 1000000 - at `..world_size`",
+            r"header of the recording is invalid \(Expected `int` <= 1000000 - at `..world_size`",
         ),
     ],
 )
@@ -572,5 +583,8 @@ def test_an_empty_recording_is_recognized(
     path.touch()
     sentence = cli.refused(command, path if is_file_named else tmp_path, code=1)
 
-    assert "rank-00000.bvrec: the file is empty: its process recorded nothing; record" in sentence
+    assert (
+        "rank-00000.bvrec: the file is empty because its process recorded nothing; record"
+        in sentence
+    )
     assert "nsys" not in sentence

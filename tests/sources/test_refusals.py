@@ -184,7 +184,7 @@ def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -
 )
 def test_what_a_program_printed_is_never_repeated(text: str, tmp_path: Path) -> None:
     sentence = _get_refusal(bubbleviz.analyze, _write_without_kernels(tmp_path, 2, (3, text)))
-    assert "no CUDA kernels were recorded, but 2 CUDA API calls;" in sentence
+    assert "no CUDA kernels were recorded, although 2 CUDA API calls were;" in sentence
     assert text == "" or text not in sentence
 
 
@@ -263,10 +263,10 @@ def test_complete_json_is_not_called_cut(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "advice"),
     [
-        ("x.parquet", b"PAR1\x15\x04", "; give"),
-        ("README.md", "# Größe\n".encode(), "; give"),
-        ("x.zip", b"PK\x03\x04\x14", "; unpack it, or give"),
-        ("trace_view.json", b'[{"ph":"X","cat":"cpu_op"}]', "a timeline of Ascend's profiler"),
+        ("x.parquet", b"PAR1\x15\x04", "; pass"),
+        ("README.md", "# Größe\n".encode(), "; pass"),
+        ("x.zip", b"PK\x03\x04\x14", "; unpack it, or pass"),
+        ("trace_view.json", b'[{"ph":"X","cat":"cpu_op"}]', "a timeline from the Ascend profiler"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_with_what_can_be_read(
@@ -275,7 +275,7 @@ def test_a_file_of_another_kind_is_refused_with_what_can_be_read(
     path = tmp_path / name
     path.write_bytes(content)
     text = _get_output(command, path, cli)
-    kind = f"is not a profile{advice} an SQLite export of nsys" if advice[0] == ";" else advice
+    kind = f"is not a profile{advice} an SQLite export from nsys" if advice[0] == ";" else advice
     assert kind in text
     assert "nsys export" not in text
 
@@ -319,7 +319,7 @@ def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandL
     packed.write_bytes(gzip.compress(b'{"schema": "bubbleviz.report/1"}'))
 
     for words in (("gate", packed, "--max-bubble", "3%"), ("plan", packed)):
-        assert "unpack it with gunzip, and give the report" in cli.refused(*words)
+        assert "unpack the report with gunzip and pass" in cli.refused(*words)
     message = cli.refused("simulate", "--from", packed)
     assert message == f"bubbleviz: {packed}: is gzipped; unpack it with gunzip\n"
 

@@ -174,7 +174,7 @@ def test_tables_may_be_in_utf_16(
 def test_tables_in_no_known_encoding_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(content)
 
-    with pytest.raises(BubblevizError, match=r"is not UTF-(8|16); save the table in UTF-8"):
+    with pytest.raises(BubblevizError, match=r"is not valid UTF-(8|16); save the table as UTF-8"):
         bubbleviz.analyze(tmp_path / "t.csv")
 
 
@@ -339,24 +339,24 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
 
     assert f"lacks {name}" in message
     assert all(repr(other) in message for other in ONE if other != name)
-    assert message.endswith("rename them (bubbleviz guide tables)")
+    assert message.endswith("rename them as described in bubbleviz guide tables")
 
 
 @pytest.mark.parametrize(
     ("name", "row", "cell", "words"),
     [
         ("rank", 2, None, "row 3: rank is empty"),
-        ("rank", 2, -1, "row 3: rank is -1, and should be a whole number from 0"),
-        ("rank", 2, 0.5, "row 3: rank is 0.5, and should be a whole number"),
-        ("phase", 1, "Fwd", "row 2: the phase 'Fwd' is unknown; the phases are F, B, W, BW"),
+        ("rank", 2, -1, "row 3: rank is -1, but must be a whole number from 0"),
+        ("rank", 2, 0.5, "row 3: rank is 0.5, but must be a whole number"),
+        ("phase", 1, "Fwd", "row 2: phase 'Fwd' is unknown; valid phases are F, B, W, BW"),
         ("phase", 1, "optimiser", "did you mean Optimizer?"),
         ("phase", 1, None, "row 2: phase is empty"),
-        ("end_ns", 3, 59, "row 4: end_ns is 59, before start_ns, which is 60"),
+        ("end_ns", 3, 59, "row 4: end_ns is 59, which is before start_ns (60)"),
         ("end_ns", 3, None, "row 4: end_ns is empty"),
         ("start_ns", 3, float("nan"), "row 4: start_ns is NaN, which is not a time"),
         ("start_ns", 3, float("inf"), "row 4: start_ns is 'inf', which is not a number"),
-        ("start_ns", 3, 1e30, "row 4: start_ns is 1e+30, centuries away; check the unit"),
-        ("microbatch", 4, "x", "row 5: the microbatch 'x' is not a whole number"),
+        ("start_ns", 3, 1e30, "row 4: start_ns is 1e+30, which is centuries away; check the unit"),
+        ("microbatch", 4, "x", "row 5: microbatch 'x' is not a whole number"),
         ("microbatch", 1, 0, "repeats the"),
     ],
 )
@@ -388,11 +388,11 @@ def test_an_impossible_cell_is_named(
             (ONE | {name: [10**15, *([0] * 7)]}, "whole number")
             for name in ("rank", "stage", "microbatch", "chunk", "pipeline")
         ),
-        ({name: [] for name in ONE}, "is empty; write one row per operation"),
+        ({name: [] for name in ONE}, "the table is empty; write one row per operation"),
         *(
             (
                 ONE | {"chunk": [0] * 8, name: [first, first, second, *[first] * 5]},
-                (f": row 3: rank 0 has {name} ", "in row 1; give each rank"),
+                (f": row 3: rank 0 has {name} ", "in row 1; use one "),
             )
             for name, first, second in (
                 ("stage", 0, 1),
@@ -405,7 +405,7 @@ def test_an_impossible_cell_is_named(
             {name: [*cells, cells[2]] for name, cells in ONE.items()},
             (
                 ": row 9: it repeats the ",
-                "of microbatch 0 of row 3; give each operation once",
+                "of microbatch 0 from row 3; list each operation only once",
             ),
         ),
         (ONE | {"phase": ["R"] * 8}, "contains no forward or backward"),
@@ -425,26 +425,30 @@ def test_impossible_columns_are_refused(
         (
             "t.csv",
             lambda _: b"rank,phase,start_ns,end_ns,rank\n0,F,0,10,1\n",
-            "two columns are named rank; leave one out",
+            "two columns are named rank; remove one of them",
         ),
-        ("t.csv", lambda whole: whole + b"0,F\n", "row 9: it has 2 cells, and the header 5"),
+        ("t.csv", lambda whole: whole + b"0,F\n", "row 9: it has 2 cells, but the header has 5"),
         (
             "t.csv",
             lambda whole: whole + b"0,F",
-            "row 9: the file was cut short in it, after 2 of 5 cells; copy the file again",
+            "row 9: the file ends in this row, after 2 of 5 cells; copy the file again",
         ),
         (
             "t.csv",
             lambda whole: whole + b"0,F\n" + whole.splitlines()[-1],
-            "row 9: it has 2 cells, and the header 5",
+            "row 9: it has 2 cells, but the header has 5",
         ),
-        ("t.csv", lambda whole: whole + b"0,F,1,2,3,4", "row 9: it has 6 cells, and the header 5"),
+        (
+            "t.csv",
+            lambda whole: whole + b"0,F,1,2,3,4",
+            "row 9: it has 6 cells, but the header has 5",
+        ),
         (
             "t.csv",
             lambda whole: gzip.compress(whole + b"0,F"),
-            "row 9: the file was cut short in it, after 2 of 5 cells; copy the file again",
+            "row 9: the file ends in this row, after 2 of 5 cells; copy the file again",
         ),
-        ("t.parquet", lambda whole: whole[:-20], r"a Parquet table that cannot be read \("),
+        ("t.parquet", lambda whole: whole[:-20], r"cannot be read as a Parquet table \("),
     ],
 )
 def test_files_that_are_not_tables_are_refused(

@@ -497,7 +497,7 @@ def test_one_run_in_two_formats_is_refused(command: str, tmp_path: Path, cli: Co
 
     message = cli.refused(command, str(plane), str(trace), code=1)
 
-    assert f"{trace} and {plane} are the same run in two formats; give only {plane}" in message
+    assert f"{trace} and {plane} contain the same run in two formats; pass only {plane}" in message
 
 
 def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
@@ -507,7 +507,9 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
 
     assert [input_file.path for input_file in find_profiles([str(tmp_path)])] == [str(path)]
     (run.parent / "2025_01_02").mkdir()
-    with pytest.raises(errors.InputError, match="2 runs in subfolders; give one of them, such as"):
+    with pytest.raises(
+        errors.InputError, match="2 runs in subfolders; pass the folder of one run, such as"
+    ):
         find_profiles([str(tmp_path)])
 
 

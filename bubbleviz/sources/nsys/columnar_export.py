@@ -203,7 +203,7 @@ class ColumnarExport(export.Export):
         """Name the library that reads the export, and the formats of its files."""
         suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
-        return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
+        return f"DuckDB ({' and '.join(kinds)}, one file per table)"
 
     def count_max_rows(self) -> int:
         """Return an upper bound on the number of rows in any table."""
@@ -312,7 +312,7 @@ class ColumnarExport(export.Export):
         except _CONVERSION_ERRORS as error:
             raise make_damage_error(self.path, query(name), NO_NUMBER) from error
         except duckdb.BinderException as error:
-            reason = "a column of whole numbers or of texts contains something else"
+            reason = "a column of whole numbers or text contains other values"
             raise make_damage_error(self.path, query(name), reason) from error
         except duckdb.Error as error:
             raise _make_read_error(self.path, self._name_files_read(name), error) from error
@@ -345,8 +345,8 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     # Remove the error type, and also the path, because our message starts with the path.
     reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
     return ProfileError(
-        f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}); the file is damaged "
-        f"or was cut short: {EXPORT_AGAIN}"
+        f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}), so the file is "
+        f"damaged or truncated; {EXPORT_AGAIN}"
     )
 
 
@@ -424,7 +424,9 @@ def _open_files(
     try:
         paths = find_table_files(path)
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+        raise ProfileError(
+            f"{path}: the directory cannot be opened ({error.strerror}); check its permissions"
+        ) from error
     files: dict[str, TableFile] = {}
     arrow: dict[str, pa.Table] = {}
     for table, file in paths.items():
@@ -499,7 +501,9 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
         ProfileError: The file cannot be read, has two columns with the same name, or pyarrow is
             missing.
     """
-    check_installed(path, "an export of Arrow tables", otherwise="export it as parquetdir")
+    check_installed(
+        path, "an export of Arrow tables", otherwise="export the report with --type parquetdir"
+    )
     import pyarrow as pa
 
     try:

@@ -181,7 +181,7 @@ class Export(ABC):
     def __init__(self, path: str, schema: Schema, noun: str, jobs: int, watch: Watch) -> None:
         if not {STRINGS, KERNEL, RUNTIME, NVTX} & set(schema):
             raise ProfileError(
-                f"{path}: is {noun}, but not an nsys export: it has none of the tables "
+                f"{path}: is {noun} but not an nsys export, because it contains none of the tables "
                 f"{STRINGS}, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
             )
         self.path, self.schema, self.views = path, schema, QUERIES.select_views(schema)
@@ -366,18 +366,18 @@ class Export(ABC):
         """
         if not isinstance(value, int):
             raise self._make_value_error(
-                f"contains {_TYPES.get(type(value), 'a value')} in place of a whole number"
+                f"it contains {_TYPES.get(type(value), 'a value')} where a whole number is expected"
             )
         return value
 
     def _make_value_error(self, problem: str) -> ProfileError:
         """Return the error for a value that is not an integer as expected."""
         return ProfileError(
-            f"{self.path}: {problem}, so it is damaged or was edited; {EXPORT_AGAIN}"
+            f"{self.path}: {problem}, so the file is damaged or was edited; {EXPORT_AGAIN}"
         )
 
     def _make_null_error(self) -> ProfileError:
-        return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
+        return self._make_value_error(f"{NVTX} contains NULL (no value) where a number is expected")
 
     def open_pool(self) -> ThreadPoolExecutor:
         """Open the thread pool, and start reading kernels, which requires no range names.

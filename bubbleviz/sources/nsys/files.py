@@ -145,7 +145,7 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     kept_export = Path(path).with_suffix(".sqlite")
     if keep and kept_export.exists():
         raise OutputError(
-            f"{kept_export}: exists already; analyze it instead of {Path(path).name}",
+            f"{kept_export}: already exists; analyze this file instead of {Path(path).name}",
             paths=[str(kept_export)],
         )
     temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
@@ -206,14 +206,14 @@ def _describe_failure(
     by_hand = f"nsys export --type sqlite --output {quote_for_shell(name)} {quote_for_shell(path)}"
     if process == "":
         return (
-            "is a report of nsys, but nsys is not on the PATH; export it on a machine with nsys: "
-            f"{by_hand}"
+            "is an nsys report, but nsys is not on the PATH; export the report on a machine that "
+            f"has nsys: {by_hand}"
         )
     if isinstance(process, str):
-        return f"nsys cannot be started ({process}); export by hand with: {by_hand}"
+        return f"nsys cannot be started ({process}); export the report yourself with: {by_hand}"
     reason = _find_last_line(process.stderr) or _find_last_line(process.stdout)
     reason = reason or f"exit code {process.returncode}"
-    return f"nsys export failed ({reason}); export by hand with: {by_hand}"
+    return f"nsys export failed ({reason}); export the report yourself with: {by_hand}"
 
 
 def _find_last_line(output: bytes) -> str:

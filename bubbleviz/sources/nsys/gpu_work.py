@@ -108,7 +108,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
         builder.add_copies(memsets)
     except ValueError as error:
         raise ProfileError(
-            f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
+            f"{export.path}: the file is damaged or was edited ({error}); {EXPORT_AGAIN}"
         ) from error
     orphans = builder.count_without_process()
     processes = ExportedCalls(export, {}).find_processes() if orphans else ()
@@ -215,8 +215,8 @@ def _add_all_kernels(
     counts = export.query_rows("gpu_work/kernel_count")
     if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
         raise ProfileError(
-            f"{export.path}: only {n_kernels:,} of its kernels can be read, so it is damaged; "
-            f"{EXPORT_AGAIN}"
+            f"{export.path}: only {n_kernels:,} of its kernels can be read, so the file is "
+            f"damaged; {EXPORT_AGAIN}"
         )
 
 
@@ -300,11 +300,12 @@ def _iter_lost_work(
         costs = LimitationKind.COSTS if kind in ("kernels", "graphs") else LimitationKind.OTHER
         if table in export.schema and not export.has(query):
             missing = ", ".join(export.find_missing(query))
-            yield Limitation(noun, f"{export.path} lacks {missing}", kind=costs)
+            reason = f"{export.path} lacks {missing}, so they cannot be read"
+            yield Limitation(noun, reason, kind=costs)
         elif not recorded.get(kind, not beginnings) and (
             find_calls(export, call_names, beginnings, 1).size
         ):
-            reason = f"{export.path} contains calls that {make} some, but none in {table}"
+            reason = f"{export.path} contains calls that {make} {noun}, but no {noun} in {table}"
             yield Limitation(noun, reason, kind=costs)
 
 
@@ -323,11 +324,11 @@ def _report_lost_process(
     """
     if not count:
         return ()
-    outcome = "they stay unlinked"
+    outcome = "these kernels cannot be linked to calls"
     if len(processes) == 1:
-        outcome = "they are assigned to the only process with CUDA calls"
-    missing = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some"
-    reason = f"{export.path} lacks {missing}; {outcome}"
+        outcome = "these kernels are assigned to the only process that made CUDA calls"
+    missing = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some kernels"
+    reason = f"{export.path} lacks {missing}, so {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
 
 
@@ -346,6 +347,9 @@ def _report_lost_graphs(
         return ()
     has_kernels = make_mask(len(activities.ranks), activities.rank[: activities.kernels])
     n_lost = int((~np.isin(process, activities.ranks[has_kernels, 0])).sum())
-    reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
+    reason = (
+        f"{export.path}: to record the kernels of CUDA graphs, profile again with: "
+        "nsys profile -t cuda,nvtx --cuda-graph-trace=node"
+    )
     subject = "CUDA graph launches without recorded work"
     return (Limitation(subject, reason, n_lost, LimitationKind.COSTS),) if n_lost else ()

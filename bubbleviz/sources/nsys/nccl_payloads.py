@@ -81,11 +81,11 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     unread = int((table[_READ] == 0).sum())
     payloads = _build_payloads(table[:, table[_READ] != 0])
     if not blocks:
-        reason = f"{path}: its ranges have none; bytes, peers and communicators are unknown"
-        return payloads, (Limitation("payloads of NCCL's ranges", reason),)
+        reason = f"{path}: no range has a payload, so bytes, peers and communicators are unknown"
+        return payloads, (Limitation("payloads of NCCL ranges", reason),)
     if not unread:
         return payloads, ()
-    reason = f"{path}: cannot be read, since their layout is unknown"
+    reason = f"{path}: these payloads cannot be read because their layout is unknown"
     return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 

@@ -31,12 +31,12 @@ from bubbleviz.timing import record_file, time_step
 
 #: Messages for missing or empty tables, keyed by table name.
 _RECORD_AGAIN = {
-    KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx (with "
-    "CUDA graphs, --cuda-graph-trace=node)",
+    KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx (add "
+    "--cuda-graph-trace=node if the program uses CUDA graphs)",
     RUNTIME: "no CUDA API calls were recorded, so kernels cannot be linked to ranges; "
     "profile again with: nsys profile -t cuda,nvtx",
-    NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, with "
-    "ranges on in the framework",
+    NVTX: "no NVTX ranges were recorded; enable NVTX ranges in the framework, and profile again "
+    "with: nsys profile -t cuda,nvtx",
 }
 #: Matches a word in an nsys warning: a plain word, a version number, or a CUPTI error code.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
@@ -79,13 +79,14 @@ def _explain_missing_kernels(export: Export) -> str:
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_cuda_warning(str(text))))[:3]
     if not calls and not warnings:
         return ""
-    recorded_calls = f", but {format_count(calls, 'CUDA API call')}" if calls else ""
+    made = format_count(calls, "CUDA API call was", "CUDA API calls were")
+    recorded_calls = f", although {made}" if calls else ""
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
-    version = ", of a version that supports the driver" if "driver" in reported else ""
+    version = ", using an nsys version that supports the driver" if "driver" in reported else ""
     return (
         f"no CUDA kernels were recorded{recorded_calls}{reported}; profile a part of the run that "
-        "launches some with: nsys profile -t cuda,nvtx (and --cuda-graph-trace=node if CUDA graphs "
-        f"are used){version}"
+        "launches kernels with: nsys profile -t cuda,nvtx (add --cuda-graph-trace=node if the "
+        f"program uses CUDA graphs){version}"
     )
 
 
@@ -167,12 +168,15 @@ def _iter_limitations(
         reason = f"{export.path} lacks {', '.join(names)}"
         yield Limitation("names of ranges", reason, kind=lost_names)
     if len(names) < len(missing) and bool(ranges.start_end.any()):
-        reason = f"{export.path} lacks {NVTX}.endGlobalTid, so they count on their starting thread"
+        reason = (
+            f"{export.path} lacks {NVTX}.endGlobalTid, so these ranges are assigned to the thread "
+            "on which they started"
+        )
         yield Limitation("ranges that ended on another thread", reason)
     yield from target.find_limitations(export)
     if any(name.startswith("<string ") for name in kernel_names):
-        reason = f"{export.path} has none for them in StringIds"
-        yield Limitation("names of kernels, and maybe of ranges", reason, kind=lost_names)
+        reason = f"{export.path} lacks some of these names in StringIds"
+        yield Limitation("names of kernels and possibly of ranges", reason, kind=lost_names)
 
 
 def _describe_missing(
@@ -201,7 +205,7 @@ def _describe_missing(
     columns = [name for name in dict.fromkeys(missing) if "." in name]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
     if columns:
-        losses.append(f"the export lacks {', '.join(columns)}, which an analysis needs or can use")
+        losses.append(f"the export lacks {', '.join(columns)}, which analyses need or can use")
     return tuple(losses), readable
 
 
@@ -442,7 +446,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
             missing.
     """
     noun = "an export of Parquet or Arrow tables"
-    check_installed(path, noun, "duckdb", otherwise="export it as SQLite")
+    check_installed(path, noun, "duckdb", otherwise="export the report as SQLite")
     # Importing this module loads duckdb, an optional dependency, which takes 100 ms.
     from bubbleviz.sources.nsys.columnar_export import open_directory
 

@@ -125,10 +125,10 @@ class DirectReader:
     def describe_readers(self) -> str:
         """Say what has read the file so far, and if it was SQLite, why."""
         if self._unusual_table:
-            reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
+            reason = f"a page of {self._unusual_table} cannot be read directly, or memory ran out"
             return f"compiled reader, then SQLite ({reason})"
         if not self._tables:
-            return "SQLite (no large table of the file can be read directly)"
+            return "SQLite (no large table can be read directly)"
         tables = ", ".join(dict.fromkeys(self._left_to_sqlite))
         left = f", and SQLite ({tables})" if tables else ""
         return f"compiled reader{left}"
@@ -392,7 +392,7 @@ class SqliteExport(export.Export):
         if needs_all and any(column.null_count for column in numbers):
             raise self._make_null_error()
         text_among_ranges = self._make_value_error(
-            f"{export.NVTX} contains text in place of a number"
+            f"{export.NVTX} contains text where a number is expected"
         )
         if needs_all and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges

@@ -15,9 +15,9 @@ from bubbleviz.sources.nsys.queries import table_of
 
 #: What is missing if an optional query cannot run or returns no rows, keyed by query.
 _LIMITATION_OF_QUERY = {
-    "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
-    "target/host": "the hostname; the file counts as a host of its own, --same-clock joins files",
-    "target/session": "the start of the session, which puts profiles on one clock",
+    "target/threads": "thread names, which distinguish loaders and watchdogs from backward threads",
+    "target/host": "the hostname (the file counts as a separate host unless you pass --same-clock)",
+    "target/session": "the session start, which is needed to put profiles on one clock",
 }
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
@@ -120,7 +120,7 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
     is_timed = start_ns != 0
     is_possible = profile.mask_possible(start_ns, end_ns)
     keep = is_timed if is_possible is None else is_timed & is_possible
-    left_out = {"overheads of the profiler": int((~keep).sum())}
+    left_out = {"profiler overheads": int((~keep).sum())}
     return overheads.take(keep), profile.report_impossible_times(export.path, left_out)
 
 
@@ -147,7 +147,7 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
         if missing and not (name == _CUDA_DEVICES and export.has(name)):
             losses.append((what, f"lacks {', '.join(missing)}"))
         elif empty:
-            losses.append((what, f"has none in {table_of(name)}{column}"))
+            losses.append((what, f"has no value in {table_of(name)}{column}"))
 
     for name, subject in _LIMITATION_OF_QUERY.items():
         add_limitation(

@@ -40,8 +40,8 @@ def check_installed(
         import_module(package)
     except ImportError as error:
         raise ProfileError(
-            f"{path}: {file_kind} is read by {package}, which is not installed; install it with "
-            f"pip install 'bubbleviz[parquet]', or {otherwise}"
+            f"{path}: reading {file_kind} requires {package}, which is not installed; install it "
+            f"with pip install 'bubbleviz[parquet]', or {otherwise}"
         ) from error
 
 
@@ -151,7 +151,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         reason = to_one_line(str(error).split("\n", 1)[0], _MAX_REASON_LENGTH)
         raise ProfileError(
-            f"{path}: {file_kind} that cannot be read ({reason}); write it again"
+            f"{path}: cannot be read as {file_kind} ({reason}); write the file again"
         ) from error
     return model.Cells(path, table.num_rows, numbers, texts)
 
@@ -188,7 +188,7 @@ def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     elif pa.types.is_null(kind):
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ProfileError(f"{path}: the column {name} contains {kind} instead of numbers")
+        raise ProfileError(f"{path}: column {name} contains {kind} values instead of numbers")
     is_whole = pa.types.is_integer(column.type)
     values, filled = convert_to_numpy(column.cast(pa.int64() if is_whole else pa.float64()))
     if not is_whole and (is_infinite := np.isinf(values)).any():
@@ -224,7 +224,7 @@ def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
     if pa.types.is_null(kind):
         column = column.cast(pa.string())
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind):
-        raise ProfileError(f"{path}: the column {name} contains {kind} instead of texts")
+        raise ProfileError(f"{path}: column {name} contains {kind} values instead of text")
     if not pa.types.is_dictionary(kind):
         column = column.dictionary_encode()
     column = column.unify_dictionaries().combine_chunks()

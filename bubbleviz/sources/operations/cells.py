@@ -171,7 +171,7 @@ class Cells:
         self.refuse(
             bad,
             lambda row: (
-                f"{name} is {values[row]}, and should be a whole number from {schema.minimum} to "
+                f"{name} is {values[row]}, but must be a whole number from {schema.minimum} to "
                 f"{schema.maximum:,}"
             ),
         )
@@ -217,8 +217,8 @@ class Cells:
         self.refuse(
             start.filled != end.filled,
             lambda row: (
-                f"{end_name if start.filled[row] else start_name} is empty; fill it, or leave the "
-                "row out"
+                f"{end_name if start.filled[row] else start_name} is empty; fill it in, or remove "
+                "the row"
             ),
         )
         is_duration = end_name.startswith("duration")
@@ -229,7 +229,7 @@ class Cells:
         def describe_row(row: int) -> str:
             times = f"{end_name} is {end.values[row]}"
             if not is_duration:
-                times += f", before {start_name}, which is {start.values[row]}"
+                times += f", which is before {start_name} ({start.values[row]})"
             return f"{times}; an operation cannot end before it starts"
 
         self.refuse(filled & (end_ns < start_ns), describe_row)
@@ -278,7 +278,7 @@ class Cells:
         def describe_row(row: int) -> str:
             pairs = zip(names, columns, strict=True)
             times = " and ".join(f"{name} is {column.values[row]}" for name, column in pairs)
-            return f"{times}, centuries away; check the unit in the column's name"
+            return f"{times}, which is centuries away; check the unit in the column name"
 
         self.refuse(np.asarray(is_far, bool), describe_row)
         return np.asarray(total_ns, np.int64)
@@ -322,7 +322,9 @@ class Cells:
         first = [0]
         for text_code, text in enumerate(column.texts):
             if _INTERVALS.fullmatch(text) is None:
-                reason = f"{name} is {format_cell(text)}, and should be times such as 12..15 20..31"
+                reason = (
+                    f"{name} is {format_cell(text)}, but must be intervals such as 12..15 20..31"
+                )
                 self.refuse(column.code == text_code, reason)
             words += [word.split("..") for word in text.split(" ")]
             first.append(len(words))
@@ -372,7 +374,7 @@ class Cells:
             entries = None
         if not isinstance(entries, list) or not all(map(_is_collective, entries)):
             cell = format_cell(text)
-            reason = f"collectives is {cell}, which is not a list as bubbleviz writes it"
+            reason = f"collectives is {cell}, which is not in the format that bubbleviz writes"
             raise self.refusal(row, reason)
         return entries
 

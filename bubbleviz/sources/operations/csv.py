@@ -120,10 +120,12 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
                     )
                 collected.add(rows)
         except csv.Error as error:
-            reason = f"it cannot be read as CSV ({error})"
+            reason = f"the row cannot be parsed as CSV ({error})"
             raise model.make_row_error(path, collected.n_rows, reason) from error
         if file.damaged or file.cut:
-            raise ProfileError(f"{path}: its gzip data ends early or is damaged; copy it again")
+            raise ProfileError(
+                f"{path}: the gzip data is truncated or damaged; copy the file again"
+            )
     return collected.finish()
 
 
@@ -197,11 +199,10 @@ def _describe_wrong_length(
         is_torn: Whether the row is the last one in the file and has no line end.
     """
     n_columns = len(collected.header)
-    reason = f"it has {length} cells, and the header {n_columns}; quote cells with a delimiter"
+    reason = f"it has {length} cells, but the header has {n_columns}; quote cells with delimiters"
     if is_torn and length < n_columns:
         reason = (
-            f"the file was cut short in it, after {length} of {n_columns} cells; copy the file "
-            "again"
+            f"the file ends in this row, after {length} of {n_columns} cells; copy the file again"
         )
     return model.make_row_error(collected.path, collected.n_rows + index, reason)
 
@@ -262,7 +263,7 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
                 parts = [rest]
     except UnicodeDecodeError as error:
         read_as = "UTF-16" if encoding.startswith("utf-16") else "UTF-8"
-        raise ProfileError(f"{path}: is not {read_as}; save the table in UTF-8") from error
+        raise ProfileError(f"{path}: is not valid {read_as}; save the table as UTF-8") from error
     yield from io.StringIO("".join(parts), newline="")
 
 

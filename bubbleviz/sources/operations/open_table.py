@@ -25,11 +25,12 @@ from bubbleviz.sources.operations.traced import read_traced
 _EXPECTED_COLUMNS = (
     (
         "iteration",
-        "no column iteration: iterations are inferred from repeated microbatches and steps",
+        "there is no column iteration, so iterations are inferred from repeated microbatches and "
+        "optimizer steps",
     ),
-    ("stage", "no column stage: stages are inferred from waiting times"),
-    ("microbatch", "no column microbatch: microbatches are counted by order"),
-    ("launched_ns", "no column launched_ns: late launches are unknown"),
+    ("stage", "there is no column stage, so stages are inferred from waiting times"),
+    ("microbatch", "there is no column microbatch, so microbatches are numbered in order"),
+    ("launched_ns", "there is no column launched_ns, so late launches are unknown"),
 )
 
 
@@ -76,8 +77,8 @@ class OpenTable:
         del globs, partial
         table = self.operations()
         raise NothingToAnalyzeError(
-            f"{self.path}: contains a {table.noun} without kernels, calls or ranges; use bubbleviz "
-            f"analyze {texts.quote_for_shell(self.path)} for its bubbles"
+            f"{self.path}: contains a {table.noun} without kernels, calls or ranges; to measure "
+            f"bubbles, run bubbleviz analyze {texts.quote_for_shell(self.path)}"
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:

@@ -90,7 +90,9 @@ COLUMNS: Mapping[str, Column] = {
         )
         for unit in UNITS_NS
     },
-    "iteration": Column(CellKind.TEXT, "number of the training step, or a place next to one"),
+    "iteration": Column(
+        CellKind.TEXT, "number of the training step, or a position next to one, such as after 3"
+    ),
     "stage": _whole("stage of the rank", NONE, MAX_RANK),
     "microbatch": _pair("microbatch, or both microbatches of a fused operation"),
     "chunk": _pair("model chunk of the rank, or both of a fused operation"),
@@ -98,14 +100,14 @@ COLUMNS: Mapping[str, Column] = {
     "second_chunk": _whole("chunk of the backward of a fused operation", NONE),
     "virtual_stage": _whole("virtual stage", NONE),
     "pipeline": _whole("pipeline of the rank", NONE, MAX_RANK),
-    "global_rank": _whole("number of the rank in its job", NONE, MAX_RANK),
+    "global_rank": _whole("global number of the rank in the job", NONE, MAX_RANK),
     "tokens": _whole("number of processed tokens"),
-    "prefix": _whole("number of tokens of the same prompts that are read from earlier operations"),
-    "sequence": _whole("split of the microbatch", NONE),
-    "occurrence": _whole("number of the repetition of an operation"),
+    "prefix": _whole("number of earlier tokens of the same prompts that the operation reads"),
+    "sequence": _whole("number of the sequence split of the microbatch", NONE),
+    "occurrence": _whole("repetition number of the operation"),
     "name": Column(CellKind.TEXT, "name of the operation"),
     "host": Column(CellKind.TEXT, "hostname of the rank"),
-    "clock": Column(CellKind.TEXT, "name of the clock that the rank's times are from"),
+    "clock": Column(CellKind.TEXT, "name of the clock that measured the rank's times"),
     "clock_uncertainty_ns": Column(
         CellKind.WHOLE, "uncertainty of that clock", "ns", NONE, MAX_TIME_NS - 1
     ),
@@ -116,13 +118,17 @@ COLUMNS: Mapping[str, Column] = {
     "host_end_ns": _time("end of the range on the host"),
     "kernels": _whole("number of compute kernels", empty=0),
     "active_ns": Column(
-        CellKind.WHOLE, "length of the union of the compute kernels", "ns", 0, MAX_TIME_NS - 1
+        CellKind.WHOLE,
+        "time during which at least one compute kernel runs",
+        "ns",
+        0,
+        MAX_TIME_NS - 1,
     ),
     "received_ns": _time("end of the last receive"),
     "receive_start_ns": _time("start of the last receive on the device"),
     "receive_launched_ns": _time("launch of the last receive on the host"),
     "cut": _whole("1 if a range, 2 if work was unfinished when the capture ended", empty=0),
-    "paired": _whole("0 if equal iteration names of ranks do not mean the same iteration"),
+    "paired": _whole("0 if ranks may use the same iteration name for different iterations"),
     "waits": Column(CellKind.INTERVALS, "times when receives kept the operation waiting", "ns"),
     "unattributed": Column(CellKind.INTERVALS, "compute of the rank outside operations", "ns"),
     "exposed": Column(CellKind.INTERVALS, "times when only collectives ran on the rank", "ns"),
@@ -179,11 +185,11 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
         quoted = (repr(to_one_line(name, _MAX_NAME_LENGTH)) for name in names)
         present = list_first(quoted, _MAX_NAMES) or "none"
         raise SchemaError(
-            f"{path}: is not a table of operations: it lacks {', '.join(missing)}; its columns are "
-            f"{present}; rename them (bubbleviz guide tables)"
+            f"{path}: is not a table of operations, because it lacks {', '.join(missing)}; its "
+            f"columns are {present}; rename them as described in bubbleviz guide tables"
         )
     selected = [name for name in dict.fromkeys(names) if name in COLUMNS]
     duplicate = next((name for name in selected if names.count(name) > 1), None)
     if duplicate is not None:
-        raise SchemaError(f"{path}: two columns are named {duplicate}; leave one out")
+        raise SchemaError(f"{path}: two columns are named {duplicate}; remove one of them")
     return selected

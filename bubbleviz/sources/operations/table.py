@@ -59,7 +59,9 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
         ProfileError: A row is not an operation, or contradicts another row.
     """
     if cells.rows == 0:
-        raise NothingToAnalyzeError(f"{cells.path}: is empty; write one row per operation")
+        raise NothingToAnalyzeError(
+            f"{cells.path}: the table is empty; write one row per operation"
+        )
     rank_index, places = _read_ranks(cells)
     iteration, iteration_names = _read_iterations(cells)
     spans = _Spans(*cells.spans())
@@ -115,7 +117,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
         ProfileError: A row has no rank, or two rows of the same rank contradict each other.
     """
     number, is_filled = cells.whole("rank")
-    cells.refuse(~is_filled, "rank is empty; fill it")
+    cells.refuse(~is_filled, "rank is empty; fill it in")
     numbers, rank_index = np.unique(number, return_inverse=True)
     rank_index = rank_index.reshape(-1).astype(np.int64)
     count = len(numbers)
@@ -263,8 +265,8 @@ def _refuse_two(
     unit = "rank and chunk" if name == "virtual_stage" else "rank"
     raise cells.refusal(
         row,
-        f"rank {rank} has {name} {value} here, and {first_value} in {cells.row_noun} "
-        f"{first_row + 1}; give each {unit} one",
+        f"rank {rank} has {name} {value} here but {first_value} in {cells.row_noun} "
+        f"{first_row + 1}; use one {name} per {unit}",
     )
 
 
@@ -301,9 +303,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     for code, text in enumerate(column.texts):
         step = _STEP.fullmatch(text)
         if step is None and _NEIGHBOR.fullmatch(text) is None:
-            reason = (
-                f"the iteration {format_cell(text)} is not a whole number; number the iterations"
-            )
+            reason = f"iteration {format_cell(text)} is not a whole number; number the iterations"
             raise cells.refusal(int((column.code == code).argmax()), reason)
         names.append(text if step is None else str(int(step[1])))
     column = trim_texts(column.code, names)
@@ -330,7 +330,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
     host_start_ns, host_end_ns = cells.times("host_start_ns"), cells.times("host_end_ns")
     cells.refuse(
         ~spans.has_span & (host_start_ns == NONE),
-        "it has no times at all; fill them, or leave the row out",
+        "it has no times; fill them in, or remove the row",
     )
     host_start_ns = np.where(host_start_ns == NONE, spans.start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, spans.end_ns, host_end_ns)
@@ -362,11 +362,11 @@ def _read_phases(cells: Cells) -> Ints:
         ProfileError: A phase is missing or unknown.
     """
     column, labels = cells.text("phase"), [phase.label for phase in Phase]
-    cells.refuse(~column.known, "phase is empty; fill it")
+    cells.refuse(~column.known, "phase is empty; fill it in")
 
     def explain(text: str) -> str:
         hint = texts.suggest_word(text, labels)
-        return f"the phase {format_cell(text)} is unknown{hint}; the phases are {', '.join(labels)}"
+        return f"phase {format_cell(text)} is unknown{hint}; valid phases are {', '.join(labels)}"
 
     (phase,) = _parse_texts(cells, column, lambda text: _PHASES.get(text.lower()), explain, 1)
     return phase
@@ -391,7 +391,7 @@ def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
             cells,
             cells.text(name),
             _parse_pair,
-            lambda text: f"the {name} {format_cell(text)} is not a whole number",
+            lambda text: f"{name} {format_cell(text)} is not a whole number",
             2,
         )
     separate, is_filled = cells.whole(f"second_{name}")
@@ -474,8 +474,8 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     phase = Phase(int(operations.phase[row])).label
     raise cells.refusal(
         row,
-        f"it repeats the {phase} of microbatch {operations.microbatch[row]} of {cells.row_noun} "
-        f"{first_row + 1}; give each operation once",
+        f"it repeats the {phase} of microbatch {operations.microbatch[row]} from {cells.row_noun} "
+        f"{first_row + 1}; list each operation only once",
     )
 
 

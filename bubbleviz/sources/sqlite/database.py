@@ -48,7 +48,7 @@ _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query:
 #: Text fragments that identify out-of-memory messages from SQLite and the ADBC driver.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: Reason given in messages if an integer column contains a value that is not an integer.
-NO_NUMBER = "something other than a whole number was found"
+NO_NUMBER = "it contains a value that is not a whole number"
 #: Size of an SQLite file header in bytes.
 HEADER_BYTES = 100
 #: Table and column definitions, as rows returned by ``schema.sql``.
@@ -72,8 +72,8 @@ def make_damage_error(
             None means the collection that ``query`` belongs to.
     """
     return ProfileError(
-        f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
-        f"short: {(maker or query.maker).again}"
+        f"{path}: {query.tables} cannot be read ({reason}), so the file is damaged or truncated; "
+        f"{(maker or query.maker).again}"
     )
 
 
@@ -144,8 +144,8 @@ class Database:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
         except sqlite3.Error as error:
             raise ProfileError(
-                f"{self.path}: cannot be opened ({error}); too many files may be open: give a "
-                "smaller --jobs"
+                f"{self.path}: cannot be opened ({error}), perhaps because too many files are "
+                "open; pass a smaller --jobs"
             ) from error
         self._opened.callback(connection.close)
         # Replace bytes that are not valid UTF-8.
@@ -172,8 +172,8 @@ class Database:
             except adbc.Error as error:
                 # Do not quote the driver, because the reason that it reports is misleading.
                 raise ProfileError(
-                    f"{self.path}: cannot be opened; too many files may be open, or memory too "
-                    "small: give a smaller --jobs"
+                    f"{self.path}: cannot be opened, perhaps because too many files are open or "
+                    "memory is short; pass a smaller --jobs"
                 ) from error
             self._opened.push(stack.pop_all())
         return connection
@@ -294,8 +294,8 @@ class Database:
             if caught:
                 raise caught.pop() from None
             raise ProfileError(
-                f"{self.path}: the rows of {table} cannot be counted ({error.orig}); the file is "
-                f"damaged or was cut short: {self._maker.again}"
+                f"{self.path}: the rows of {table} cannot be counted ({error.orig}), so the file "
+                f"is damaged or truncated; {self._maker.again}"
             ) from error
 
     def query_columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
@@ -455,10 +455,10 @@ def check_pages(path: str, maker: Queries) -> None:
         page, pages = parse_page_counts(head)
         has_header = len(head) == HEADER_BYTES
         if not has_header or page * pages > size:
-            length = f"{size} of {page * pages} bytes"
+            length = f"it contains {size} of {page * pages} bytes"
             if not has_header:
-                length = f"{size} bytes are no database"
-            raise ProfileError(f"{path}: is cut short, {length}; {maker.again}")
+                length = f"{size} bytes are too few for a database"
+            raise ProfileError(f"{path}: the file is truncated ({length}); {maker.again}")
 
 
 def check_finished(path: str, maker: Queries) -> None:
@@ -474,8 +474,8 @@ def check_finished(path: str, maker: Queries) -> None:
         is_unfinished = sidecar.name.endswith(LOG) and sidecar.stat().st_size
         if is_unfinished or sidecar.name.endswith(JOURNAL):
             raise ProfileError(
-                f"{path}: is still being written, or its writer died ({sidecar.name} exists next "
-                f"to it); wait for {maker.program} to finish, or {maker.again}"
+                f"{path}: is still being written, or the program that wrote it was killed "
+                f"({sidecar.name} exists); wait for {maker.program} to finish, or {maker.again}"
             )
 
 

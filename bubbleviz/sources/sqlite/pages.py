@@ -390,7 +390,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
         yield explain_absence()
         return
     if find_sidecar_files(path):
-        yield "a journal or log exists next to the file"
+        yield "there is a journal or log next to the file"
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -399,7 +399,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
         return
     try:
         file = _read_page_layout(descriptor)
-        yield ("the file is not laid out as expected" if file is None else Pages(file))
+        yield ("the file has an unexpected layout" if file is None else Pages(file))
     finally:
         with suppress(OSError):
             os.close(descriptor)

@@ -26,6 +26,6 @@ def refuse_binary(path: str, head: bytes) -> None:
     # In this format, a file's first line consists of the magic bytes without the last byte.
     if head.startswith(_BINARY) or head == _BINARY[:-1]:
         raise ProfileError(
-            f"{path}: a recording in the binary format of an early development version, which "
-            "this bubbleviz does not read; record again"
+            f"{path}: is a recording in the binary format of an early development version, which "
+            "this version of bubbleviz cannot read; record the run again"
         )

@@ -191,9 +191,9 @@ def decode_header(path: str, line: bytes) -> Header:
             not a header.
     """
     if is_cut_header(line):
-        raise ProfileError(f"{path}: is a recording that ends inside its header; record again")
+        raise ProfileError(f"{path}: the recording ends within its header; record the run again")
     refuse_binary(path, line)
-    damaged = f"{path}: has a damaged header; copy it again"
+    damaged = f"{path}: the header of the recording is damaged; copy the file again"
     if has_checksum(line) and not _is_intact(line):
         raise ProfileError(damaged)
     try:
@@ -202,17 +202,19 @@ def decode_header(path: str, line: bytes) -> Header:
         schema = ""
     if not schema.startswith(_FAMILY):
         raise ProfileError(
-            f"{path}: is not a recording of bubbleviz.annotate; give one, or a profile"
+            f"{path}: is not a recording from bubbleviz.annotate; pass a recording or a profile"
         )
     if schema != layout.SCHEMA:
         raise ProfileError(
-            f"{path}: has schema {schema}, but this bubbleviz reads {layout.SCHEMA}; use the "
-            "version that wrote it, or a newer one"
+            f"{path}: has schema {schema}, but this version of bubbleviz reads {layout.SCHEMA}; "
+            "use the version that wrote the recording, or a newer one"
         )
     try:
         return _decode_header(line)
     except _DECODE_ERRORS as error:
-        raise ProfileError(f"{path}: has an invalid header: {error}") from error
+        raise ProfileError(
+            f"{path}: the header of the recording is invalid ({error}); record the run again"
+        ) from error
 
 
 def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:

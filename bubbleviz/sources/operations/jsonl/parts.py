@@ -67,7 +67,7 @@ def _open_file(path: str) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise ProfileError(
-            f"{path}: cannot be read ({error.strerror}); check it and its permissions"
+            f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from error
 
 
@@ -477,7 +477,8 @@ class FollowedFolder:
             names = []
         except OSError as error:
             raise InputError(
-                f"{self._folder}: cannot be read ({error.strerror}); check it and its permissions"
+                f"{self._folder}: cannot be read ({error.strerror}); check the directory and its "
+                "permissions"
             ) from error
         recordings = (name for name in names if name.endswith(layout.SUFFIX))
         paths = sort_files(str(self._folder / name) for name in recordings)

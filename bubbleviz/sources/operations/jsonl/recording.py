@@ -61,13 +61,13 @@ def make_table(session: RecordedSession) -> OperationTable:
     rows = np.flatnonzero(is_known & ~recorded.launches)
     if len(rows) == 0 and session.n_damaged:
         raise ProfileError(
-            f"{session.path}: is damaged in the names of its operations; copy it again, or record "
-            "again"
+            f"{session.path}: the operation names in the recording are damaged; copy the file "
+            "again, or record the run again"
         )
     if len(rows) == 0:
         raise NothingToAnalyzeError(
-            f"{session.path}: a recording without operations; name forwards and backwards with "
-            "annotate.phase, or annotate the framework"
+            f"{session.path}: the recording contains no operations; name forwards and backwards "
+            "with annotate.phase, or annotate the framework (bubbleviz guide annotate)"
         )
     operations = join_parts(recorded.take(rows), meanings.phase)
     n_unknown = int((~is_known).sum())
@@ -333,33 +333,34 @@ def _report_limitations(
     kind = limitations.LimitationKind
     for subject, count, note_kind, reason in (
         (
-            "lost iterations of a recording (damaged lines)",
+            "recorded iterations lost to damaged lines",
             session.n_damaged,
             kind.RECORDING_DAMAGED,
             f"{format_count(session.n_damaged, 'damaged line')} ({session.damage}); their "
             "iterations are left out",
         ),
         (
-            "recordings without an end",
+            "unfinished recordings",
             int(session.tail_bytes > 0),
             kind.OTHER,
-            f"{session.tail_bytes:,} bytes after the last whole iteration are left out; the "
-            "process was killed or is still writing",
+            f"the process was killed or is still writing, so {session.tail_bytes:,} bytes after "
+            "the last complete iteration are left out",
         ),
         (
-            "operations that were recorded too late",
+            "operations that were not recorded",
             int(stretch.iterations.n_lost.sum()),
             kind.OTHER,
-            "they ended after the next iteration had begun, or are too many",
+            "they ended after the next iteration had begun, or there were too many of them",
         ),
         (
             "ranges with unknown names",
             n_unknown,
             kind.RECORDING_NAMES_LOST if session.n_damaged else kind.OTHER,
-            "a newer bubbleviz wrote them, or their names are damaged; they are left out",
+            "these ranges are left out because their names are damaged or were written by a newer "
+            "version of bubbleviz",
         ),
         (
-            "operations without times of the device",
+            "operations without device times",
             int(stretch.operations.times_lost.sum()),
             kind.OTHER,
             "the GPU had not finished them when the recording ended, or a CUDA graph captured them",
@@ -369,20 +370,21 @@ def _report_limitations(
             yield limitations.Limitation(subject, f"{path}: {reason}", count, note_kind)
     if _has_repeated_numbers(session):
         yield limitations.Limitation(
-            "numbers of iterations",
-            f"{path}: they do not increase, so iterations are counted in order",
+            "iteration numbers",
+            f"{path}: these numbers do not increase, so the iterations are numbered in order",
         )
     if header.every:
         # Leave the path out of the reason, so that all ranks share one entry in the report.
         yield limitations.Limitation(
             "iterations that were not recorded",
-            f"{header.iterations} of every {header.every} are recorded, as requested; the period "
-            "of the last one before a pause is unknown",
+            f"as requested, only {header.iterations} of every {header.every} iterations were "
+            "recorded, so the period of the last iteration before each pause is unknown",
         )
     if has_neighbors(session):
         yield limitations.Limitation(
             "other recordings",
-            "files of other runs in the directory are left out; name one to analyze it",
+            "the directory also contains recordings of other runs, which are left out; to analyze "
+            "one, pass its file",
         )
 
 
@@ -390,12 +392,12 @@ def _report_limitations(
 _EXPECTED_COLUMNS = (
     (
         "iteration",
-        "no range names iterations: they are inferred from repeated microbatches and optimizer "
+        "no range marks iterations, so they are inferred from repeated microbatches and optimizer "
         "steps",
     ),
-    ("virtual_stage", "no range names a stage: stages are inferred from waiting times"),
-    ("microbatch", "no range names a microbatch: they are counted by order"),
-    ("launched_ns", "times are the host's, so late launches are unknown"),
+    ("virtual_stage", "no range name contains a stage, so stages are inferred from waiting times"),
+    ("microbatch", "no range name contains a microbatch, so microbatches are numbered in order"),
+    ("launched_ns", "times were measured on the host, so late launches are unknown"),
 )
 
 

@@ -185,13 +185,13 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     damage = next((reader.damage for reader in readers if reader.damage), "")
     if damage and not stretches:
         raise ProfileError(
-            f"{path}: every line of the recording is damaged ({damage}); copy it again, or "
-            "record again"
+            f"{path}: every line of the recording is damaged ({damage}); copy the file again, or "
+            "record the run again"
         )
     if header is None or not stretches:
         raise NothingToAnalyzeError(
-            f"{path}: contains no complete iteration; let the run continue until the second "
-            "one has begun"
+            f"{path}: the recording contains no complete iteration; let the run continue until the "
+            "second iteration has begun"
         )
     return RecordedSession(
         path=paths[0],
