@@ -313,7 +313,7 @@ READERS = (
         suffixes=(SUFFIX,),
         recognizes=lambda head: _RECORDING.match(head) is not None,
         open_file=make_opener("operations.jsonl.recording:open_recording"),
-        operations="a recording of bubbleviz.annotate",
+        operations="a recording from bubbleviz.annotate",
         sessions="bubbleviz.sources.operations.jsonl.sessions",
     ),
     Reader(
@@ -453,8 +453,8 @@ def find_reader(path: str) -> Reader:
             return reader
     if path.endswith(_PROFILE_SUFFIXES):
         raise ProfileError(
-            f"{path}: is not an SQLite database (or it is encrypted) and not a trace from PyTorch "
-            f"or XLA; {suggest_next_step(path)}"
+            f"{path}: is neither a trace from PyTorch or XLA nor an SQLite database (unless it is "
+            f"encrypted); {suggest_next_step(path)}"
         )
     archive = "; unpack it, or" if head.startswith(_ARCHIVE_MAGIC) else ";"
     raise ProfileError(

@@ -602,7 +602,9 @@ class TraceFile(Generic[ArgsT]):
           ``DAMAGED_SHARE`` of all events cannot be read, else OTHER.
         """
         if self._is_too_deep:
-            reason = f"{self.path}: these values are nested too deeply, so the file was edited"
+            reason = (
+                f"{self.path}: the metadata is nested too deeply, so the file was probably edited"
+            )
             yield Limitation("metadata of the trace", reason)
         if self._unpacked.damaged:
             reason = f"{self.path}: the gzip data is damaged; copy the file again"
@@ -617,7 +619,9 @@ class TraceFile(Generic[ArgsT]):
             reason = f"{self.path}: this text is not part of the trace, so it is left out"
             yield Limitation("text after the end of the trace", reason)
         if self._n_malformed:
-            reason = f"{self.path}: these events are not valid JSON, or are not events"
+            reason = (
+                f"{self.path}: they are not valid JSON or not trace events, so they are skipped"
+            )
             n_events = self._n_events + self._n_malformed
             is_noticeable = self._n_malformed >= DAMAGED_SHARE * n_events
             kind = LimitationKind.FILE_DAMAGED if is_noticeable else LimitationKind.OTHER

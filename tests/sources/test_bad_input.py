@@ -345,8 +345,8 @@ def write_damaged(folder: Path, kind: str) -> Path:
     ("kind", "subject"),
     [
         ("empty", "empty"),
-        ("text", "not an SQLite database"),
-        ("one byte", "not an SQLite database"),
+        ("text", "nor an SQLite database"),
+        ("one byte", "nor an SQLite database"),
         ("encrypted", "encrypted"),
         ("cut in half", "truncated"),
         ("cut by a byte", "truncated"),

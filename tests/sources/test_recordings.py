@@ -515,7 +515,7 @@ def test_the_first_look_and_inspect_recognize_a_recording(
     write_recording(tmp_path, rank=1, world_size=4)
 
     assert main([str(tmp_path)]) == 0
-    assert "is a recording of bubbleviz.annotate" in capsys.readouterr().err
+    assert "is a recording from bubbleviz.annotate" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     for words in ("a recording\n", "1 of 4", "node7", "the host itself", "2025-10-09", "UTC"):

@@ -165,7 +165,7 @@ def _iter_limitations(
     missing = export.find_missing("ranges/named")
     names = [name for name in missing if not name.endswith(".endGlobalTid")]
     if names:
-        reason = f"{export.path} lacks {', '.join(names)}"
+        reason = f"{export.path} lacks {', '.join(names)}, so some range names are unknown"
         yield Limitation("names of ranges", reason, kind=lost_names)
     if len(names) < len(missing) and bool(ranges.start_end.any()):
         reason = (

@@ -31,7 +31,10 @@ def read_synchronization(
     waits = waits[:, waits[6] != NOTHING]
     queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
     losses = tuple(
-        Limitation("stream waits", f"{export.path} lacks {', '.join(missing)}")
+        Limitation(
+            "stream waits",
+            f"{export.path} lacks {', '.join(missing)}, so it is unknown what streams waited for",
+        )
         for name in queries
         for missing in (export.find_missing(name),)
         if table_of(name) in export.schema and not export.has(name)

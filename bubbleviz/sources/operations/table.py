@@ -330,7 +330,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
     host_start_ns, host_end_ns = cells.times("host_start_ns"), cells.times("host_end_ns")
     cells.refuse(
         ~spans.has_span & (host_start_ns == NONE),
-        "it has no times; fill them in, or remove the row",
+        "the operation has no times; fill them in, or remove the row",
     )
     host_start_ns = np.where(host_start_ns == NONE, spans.start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, spans.end_ns, host_end_ns)

@@ -173,7 +173,7 @@ class Database:
                 # Do not quote the driver, because the reason that it reports is misleading.
                 raise ProfileError(
                     f"{self.path}: cannot be opened, perhaps because too many files are open or "
-                    "memory is short; pass a smaller --jobs"
+                    "memory ran out; pass a smaller --jobs"
                 ) from error
             self._opened.push(stack.pop_all())
         return connection

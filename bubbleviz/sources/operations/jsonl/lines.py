@@ -113,12 +113,12 @@ class OperationColumns(msgspec.Struct):
         """
         count = len(self.name)
         if not len(self.start) == len(self.end) == count:
-            raise ValueError("columns of operations differ in length")
+            raise ValueError("the operation columns differ in length")
         if len(self.device_start) != len(self.device_end):
             raise ValueError("device_start and device_end differ in length")
         for column in (self.thread, self.launches, self.device_start):
             if len(column) not in (0, count):
-                raise ValueError("columns of operations differ in length")
+                raise ValueError("the operation columns differ in length")
 
 
 class Iteration(msgspec.Struct):
