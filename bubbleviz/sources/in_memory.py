@@ -190,14 +190,13 @@ class DecodedFile:
         return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """For each name that matches a GLOB pattern, count the ranges with this name.
+        """Count the ranges per name, for the names that match at least one GLOB pattern.
 
-        All matching ranges are counted, not only a sample. There is one exception: if ``*`` is one
-        of the patterns and :attr:`Decoded.is_sampled` is a mask, the ranges in that mask are
-        counted, regardless of their names.
+        All matching ranges are counted, not only a sample. If ``*`` is one of the patterns and
+        :attr:`Decoded.is_sampled` is a mask, the ranges in that mask are counted instead.
 
         Returns:
-            Number of counted ranges, keyed by name.
+            Number of ranges, keyed by name.
         """
         is_selected = self._decoded.is_sampled if "*" in globs else None
         if is_selected is None:

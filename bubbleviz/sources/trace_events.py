@@ -126,9 +126,9 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
     A process id or thread id that is a text, negative or too large is first replaced by a number.
-    The replacement numbers are consecutive, and start at 0xF00000 for processes and at 2^48 for
-    threads. Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then
-    replaces thread ids with more than 24 bits.
+    Replacements count up from 0xF00000 for processes, and from 2^48 for threads. Equal ids get the
+    same number. :func:`~bubbleviz.sources.in_memory.number_threads` then replaces thread ids with
+    more than 24 bits.
 
     Args:
         threads: Numbers the threads.

@@ -202,9 +202,11 @@ def _make_calls(row: Ints, columns: Ints) -> Calls:
     """Build a table of the calls that have a correlation id and possible times.
 
     Calls that have a correlation id but impossible times are left out and counted in
-    ``impossible``. Times are impossible if :func:`~bubbleviz.model.profile.mask_possible` rejects
-    them. Times are also impossible if a call starts at 0 and either ends at 0 or lasts more than a
-    second, because CUPTI writes 0 for a missing time.
+    ``impossible``. Times are impossible in these cases:
+
+    - :func:`~bubbleviz.model.profile.mask_possible` rejects them.
+    - The call starts at 0, which CUPTI writes for a missing time, and ends at 0 or lasts more than
+      a second.
 
     Args:
         row: Row numbers of the calls.

@@ -190,8 +190,8 @@ def _add_all_kernels(
 ) -> None:
     """Add all kernels in an export to a builder, and check that no kernel was lost.
 
-    If there are fewer kernels than row numbers, there may be gaps, or kernels may be unreadable. To
-    find out, the rows of the table are counted.
+    If fewer kernels were read than there are row numbers, either the row numbers have gaps, or some
+    rows are unreadable. Counting the rows of the table shows which.
 
     Args:
         export: The open export.
@@ -284,9 +284,11 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    A limitation is yielded for each kind of work whose table lacks columns. Otherwise, a limitation
-    is yielded if calls launched the kind of work but its table is empty. The second check is
-    skipped for graphs.
+    There is at most one limitation per kind of work:
+
+    - The table lacks columns.
+    - Calls launched this kind of work, but the table is missing or empty. This is not checked for
+      graphs.
 
     Args:
         export: The open export.
@@ -335,11 +337,11 @@ def _report_lost_process(
 def _report_lost_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
+    """Count the CUDA graph launches by processes without any recorded kernel, as a limitation.
 
-    The limitation counts the graph launches by such processes. If there are no such launches, the
-    result is (). Launches without a thread or a correlation id are ignored. For processes that have
-    recorded kernels, graph launches without work are counted later, when calls are linked.
+    The result is () if there are no such launches. Launches without a thread or a correlation id
+    are ignored. For processes with recorded kernels, graph launches without work are counted later,
+    when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])

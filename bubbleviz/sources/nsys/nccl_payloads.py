@@ -195,8 +195,9 @@ def _fill_payloads(
 ) -> None:
     """Decode payloads of equal length and write them to the payload array.
 
-    The fields start at the offset given in the header. If this offset is inside the header, or if
-    the offset plus the size exceeds the number of bytes, the fields immediately follow the header.
+    The fields start at the offset given in the header. If this offset is impossible, the fields
+    immediately follow the header. An offset is impossible if it is inside the header, or if the
+    payload would not fit into the bytes after it.
 
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.

@@ -127,7 +127,7 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
     """Return limitations for a missing hostname, session start, thread names or GPU details.
 
-    A limitation says which tables or columns the export lacks, or which table has no rows.
+    A limitation says which tables or columns the export lacks, or which table contains no value.
     """
     losses = []
 

@@ -319,7 +319,7 @@ class Database:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
-        """Return the result of a query with text columns in one batch, or None if it has no rows.
+        """Run a query with text columns, and return all rows in one batch, or None without rows.
 
         Args:
             query: The query.

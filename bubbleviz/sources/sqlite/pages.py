@@ -236,8 +236,8 @@ class PageTable:
         - The row's kind is one of ``kinds``, if the column ``kind`` is given.
         - The row's text matches one of ``globs``. A row whose text is NULL must have a text id in
           ``ids`` instead, unless ``thread`` is given.
-        - If the column ``thread`` is given, it lasts at least ``shortest`` and overlaps an interval
-          of its thread.
+        - If the column ``thread`` is given, the row lasts at least ``shortest`` ns and overlaps an
+          interval of its thread.
 
         Args:
             text: Index of the text column.
@@ -247,12 +247,12 @@ class PageTable:
             before: Start of a JSON object with one member, such as ``{"message":``, or "". If it is
                 given, all rows are selected, and their text is the member's value. If the value
                 contains escapes or characters other than printable ASCII, the text is NULL.
-            kinds: Four codes.
+            kinds: Codes of the four range kinds to select.
             ids: Text ids in ascending order, or None to accept any id.
             threads: Threads in ascending order.
-            times: Start times, end times and bounds of the threads' intervals. The intervals of a
-                thread are disjoint and ascending, and the bounds are its (first, stop) indices,
-                flattened.
+            times: (start times, end times, bounds) of the threads' intervals, thread by thread. The
+                intervals of a thread are disjoint and ascending. ``bounds`` contains the first
+                index and the stop index of each thread's intervals, flattened.
             fields: Indices of the columns ``kind``, ``id`` (the text id), ``start``, ``end`` and
                 ``thread``, and the minimum duration ``shortest``. If ``start`` and ``end`` are
                 given without ``thread``, the extents of the leaf pages are recorded. If ``thread``
