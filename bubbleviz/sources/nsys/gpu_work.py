@@ -329,7 +329,7 @@ def _report_lost_process(
     outcome = "these kernels cannot be linked to calls"
     if len(processes) == 1:
         outcome = "these kernels are assigned to the only process that made CUDA calls"
-    missing = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some kernels"
+    missing = ", ".join(export.find_missing("gpu_work/kernels")) or "the process of some kernels"
     reason = f"{export.path} lacks {missing}, so {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
 
