@@ -449,7 +449,7 @@ def _open_files(
 
 
 def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Path) -> TableFile:
-    """Describe how DuckDB reads a Parquet file.
+    """Return a Parquet file's column types, and the SQL with which DuckDB reads the file.
 
     Args:
         connection: Connection to DuckDB.

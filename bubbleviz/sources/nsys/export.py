@@ -472,11 +472,11 @@ class Export(ABC):
                 future.cancel()
 
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
-        """Help the pool threads while the first part in ``ahead`` is not available.
+        """Read parts in the current thread until the first part in ``ahead`` is available.
 
-        The current thread reads parts in ``ahead`` that no pool thread has started, and replaces
-        their entries with finished futures. The current thread stops when the first part is
-        available or all parts have been started. Nothing is read unless ``any_order`` is true.
+        Only parts in ``ahead`` that no pool thread has started are read. Their entries are replaced
+        by finished futures. Reading also stops once all parts have been started. Nothing is read
+        unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())
