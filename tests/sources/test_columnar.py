@@ -208,7 +208,7 @@ def test_a_missing_package_is_named_with_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
 
     message = cli.refused("analyze", str(directory), code=1)
-    assert f"read by {package}, which is not installed" in message
+    assert f"requires {package}, which is not installed" in message
     assert f"pip install 'bubbleviz[parquet]', or {otherwise}" in message
     assert message.count("\n") == 1
 

@@ -97,7 +97,7 @@ def test_an_overhead_without_a_start_is_left_out(start: int, n_lost: int, tmp_pa
         f"SELECT {start}, 400, globalTid FROM {RUNTIME} LIMIT 1",
     )
     report = idle([path])
-    lost_overheads = [n for n in report.limitations if n.what == "profiler overheads"]
+    lost_overheads = [n for n in report.limitations if n.what.startswith("profiler overheads")]
 
     assert len(lost_overheads) == n_lost
     assert ("profiler" in {a.activity for a in report.activities}) == (not n_lost)
