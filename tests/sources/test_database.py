@@ -77,7 +77,7 @@ def test_a_value_that_is_not_a_number_is_damage_anywhere(
         f"SELECT CASE WHEN a = {row} THEN {value} ELSE a END FROM n ORDER BY a"
     )
 
-    with pytest.raises(ProfileError, match=r"cannot be read \(.*\); the file is damaged"):
+    with pytest.raises(ProfileError, match=r"cannot be read \(.*\), so the file is damaged"):
         database.query_columns(numbers_query, rows=rows)
 
 

@@ -163,7 +163,7 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
         expected = true[name] | ({"period": None} if name in ("1", "6") else {})
         assert values == pytest.approx(expected, abs=1e-12)
     assert get_ratios(table_report) == get_ratios(report)
-    assert "2 of every 5 are" in join_limitations(report)
+    assert "only 2 of every 5 iterations were recorded" in join_limitations(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
     assert "between-iterations" not in {finding.faults[0].name for finding in diagnosis.findings}
@@ -178,7 +178,7 @@ def test_numbers_that_begin_anew_are_counted(
     report = bubbleviz.analyze([tmp_path / "run"])
 
     assert len(report.iterations) == 4
-    assert "they do not increase" in join_limitations(report)
+    assert "these numbers do not increase" in join_limitations(report)
 
 
 @pytest.mark.parametrize("wait", ["RECV_F mb=0", "COLLECTIVE"])
@@ -571,7 +571,7 @@ def test_a_recording_that_contradicts_itself_names_both_operations(tmp_path: Pat
 
     with pytest.raises(ProfileError) as caught:
         bubbleviz.analyze(tmp_path)
-    assert "operation 2: rank 0 has virtual_stage 3 here, and 0 in operation 1" in str(caught.value)
+    assert "operation 2: rank 0 has virtual_stage 3 here but 0 in operation 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
