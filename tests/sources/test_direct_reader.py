@@ -437,7 +437,7 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
     if "where a number belongs" in name and not name.startswith("no"):
         assert description == (
             f"compiled reader, then SQLite (a page of {KERNEL} cannot be read directly, or memory "
-            "was short)"
+            "ran out)"
         )
 
 

@@ -237,13 +237,13 @@ WRONG = {
     "a large time": (make_iteration_line(1, end_ns=2**63), "Expected `int` <= 4611686018427387903"),
     "lengths": (
         make_iteration_line(1, operations={"name": [0], "start": [0], "end": []}),
-        "columns of operations differ in length",
+        "operation columns differ in length",
     ),
     "optional lengths": (
         make_iteration_line(
             1, operations={"name": [0], "start": [0], "end": [1], "thread": [0, 1]}
         ),
-        "columns of operations differ in length",
+        "operation columns differ in length",
     ),
     "half a device": (
         make_iteration_line(

@@ -79,7 +79,8 @@ _NO_DOCUMENT, _NO_EVENT = (
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        *((text, _NO_DOCUMENT) for text in (b"{}", b'{"events": []}', b'"traceEvents"', b"{")),
+        *((text, _NO_DOCUMENT) for text in (b"{}", b'{"events": []}', b'"traceEvents"')),
+        (b"{", "the JSON is cut short before traceEvents"),
         *((text, _NO_EVENT) for text in (b"[1,2,3]", b"[null]", b'["a"]', b"[[]]", b"[[1], [2]]")),
         *((text, _NO_EVENT) for text in (b"[{}]", b'[{"id": 1}]', b'[{"name": "a", "ts": 1}, 2]')),
         *((text, _NO_EVENT) for text in (b"[", b"[1", b"[" * 10, b"[" * 200_000, b"[garbage")),
