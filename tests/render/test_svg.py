@@ -468,7 +468,7 @@ def test_hostile_names_are_inert() -> None:
         ({"interval": (0.33331, 0.33333)}, "Clock bounds: 33.331 % to 33.333 %."),
         ({"interval": (0.33333, 0.33333)}, ""),
         ({"interval": None}, ""),
-        ({"contradicted": True}, "! depends on clocks that contradict each other."),
+        ({"contradicted": True}, "!: the ratio depends on clocks that contradict each other."),
     ],
 )
 def test_the_bounds_that_clocks_allow_are_noted(changes: dict[str, object], says: str) -> None:

@@ -36,11 +36,11 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
     if len(rows.chunks) > 1:
-        yield "Chunks run from dark to light (numbers in the legend)."
+        yield "Chunks are shaded from dark to light (numbers in the legend)."
     if has_brackets and _has_different_windows(selection):
         yield "Windows differ by row: brackets show the first row's window and the mean length."
     if timeline.critical:
-        yield "Line along operations: the critical path, which bounds the iteration."
+        yield "Line along operations: the critical path, which determines the iteration's length."
     if has_brackets and len(selection.iterations) > 1:
         yield "Dashed: first work of an iteration."
     if spanless := sum(map(len, rows.spanless.values())):
@@ -80,7 +80,7 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
         if action:
             yield f"{MARK} {action}."
     if report.contradicted(report.headline):
-        yield "! depends on clocks that contradict each other."
+        yield "!: the ratio depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     if low < high:
         # Name the iteration, because the title shows the mean over all iterations.
