@@ -390,7 +390,7 @@ def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedR
     if sorted(hints.order) != list(range(len(rank_index))):
         raise UsageError(
             f"--order {','.join(map(str, hints.order))}: must contain each rank from 0 to "
-            f"{len(rank_index) - 1} exactly once, numbered as in the table without --order"
+            f"{len(rank_index) - 1} exactly once; use the rank numbers shown without --order"
         )
     order = np.argsort(rank_index)[np.array(hints.order)].tolist()
     staged = find_stages(recordings, order, hints.parallel)

@@ -150,7 +150,7 @@ def _choose_single_iteration_ratio(
         return "schedule", "consecutive iterations do not overlap"
     if "stage" in available:
         # Without a common clock, nothing shows how iterations on several hosts follow one another.
-        unknown = "" if is_forward_only else ", as is whether consecutive iterations overlap"
+        unknown = "" if is_forward_only else ", and so is the overlap of consecutive iterations"
         reason = f"the ranks have no common clock, so schedule is unknown{unknown}"
         return "stage", f"{reason}; stage needs no common clock"
     return "schedule", "no ratio over all ranks is known for any averaged iteration"

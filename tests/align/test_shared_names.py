@@ -78,7 +78,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
     assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)
     (reason,) = list_notes(report, "iterations across hosts")
-    assert "worker and worker (machine 2) is the least certain" in reason
+    assert "The least certain match is between worker and worker (machine 2)" in reason
 
 
 @pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])

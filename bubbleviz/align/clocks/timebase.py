@@ -393,8 +393,8 @@ def _use_session_clocks(
         )
         return replace(aligned, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
-        f"the clocks of {count} hosts are aligned by UTC, and the error of UTC is unknown (NTP). "
-        "The ratios stage and period are not affected, because they need no common clock"
+        f"the clocks of {count} hosts are aligned by UTC, whose error depends on NTP and is "
+        "unknown. The ratios stage and period are not affected, because they need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _find_dependencies(recordings, recordings.machine_of_rank)

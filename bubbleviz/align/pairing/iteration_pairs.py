@@ -593,7 +593,7 @@ def _name_iteration(number: int, away: int) -> str:
 
 #: Minimum evidence, in nats, from comparing iteration times. Weaker evidence is not reported.
 _WORTH = 1.0
-_EVIDENCE = "data dependencies, capture times, counts and UTC"
+_EVIDENCE = "data dependencies, capture times, iteration counts and UTC"
 _TO_TELL = (
     "name iterations in ranges, record all ranks from before the first iteration to after the "
     "last, or record more iterations"
@@ -615,7 +615,11 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
     if not recordings.paired:
         reason = f" {describe_undecided(undecided[0], recordings.ranks)}." if undecided else ""
         has_several_machines = len({rank.machine for rank in recordings.ranks}) > 1
-        clocks = ", and clock offsets between hosts have no bounds" if has_several_machines else ""
+        clocks = (
+            ", and the clocks of the hosts cannot be aligned by data dependencies"
+            if has_several_machines
+            else ""
+        )
         # The parallel sizes would show which ranks wait for each other.
         places = np.minimum(recordings.pipeline, recordings.stage_of_rank)[recordings.working]
         sizes = "pass --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
@@ -630,14 +634,14 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
         weakest = links[0]
         odds = f"10^{weakest.margin / np.log(10):.0f}"
         sure = f"is {odds} times less likely"
-        lengths = ", and by the times of their events"
+        lengths = ", and by event times"
         if weakest.fit < _WORTH:
             sure = "would require clocks that are wrong by more than half an iteration"
             lengths = ""
         yield Limitation(
             "iterations across hosts",
-            f"unnamed iterations were matched by {_EVIDENCE}{lengths}. The match between "
-            f"{name_hosts(weakest, recordings.ranks)} is the least certain: the next best match "
+            f"unnamed iterations were matched by {_EVIDENCE}{lengths}. The least certain match is "
+            f"between {name_hosts(weakest, recordings.ranks)}: the next best match "
             f"{describe_rival(weakest)} and {sure}. To be sure, name iterations in ranges",
             len(links),
         )

@@ -433,4 +433,4 @@ def describe_rival(link: Link) -> str:
         return "leaves no iteration in common"
     distance = format_count(abs(rival.iterations - best.iterations), "iteration")
     moved_ms = (rival.offset_ns - best.offset_ns) / 1e6
-    return f"differs by {distance} and moves the clocks by {moved_ms:+,.1f} ms"
+    return f"differs by {distance} (clocks moved by {moved_ms:+,.1f} ms)"

@@ -288,7 +288,7 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
     reason = (
         f"each microbatch spends more time between ranks {pairs} than F and B of another stage "
         "would take, and no profile contains the ranks in between. Ratios are therefore "
-        "incomplete, and stages are counted among the recorded ranks"
+        "incomplete, and stage numbers count only the recorded stages"
     )
     kind = LimitationKind.INNER_STAGES_UNKNOWN
     return Limitation("stages without a profile", reason, len(gaps), kind)

@@ -58,7 +58,8 @@ _UNPROVEN = Limitation(
 _BY_NUMBER = Limitation(
     "stages of ranks",
     "waiting times do not show which stage a rank runs, so stages were assigned by host, device "
-    "and process, in the only framework order that fits. To be sure, pass --parallel tp=,pp=,dp=",
+    "and process, in the only rank order of known frameworks that fits. To be sure, pass "
+    "--parallel tp=,pp=,dp=",
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
