@@ -46,7 +46,7 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
         ("AllReduce", 300),
     ]
     # The added kernels do not belong to NCCL, so NCCL records no ranges for them.
-    outside_ranges = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
+    outside_ranges = [note for note in added["limitations"] if "outside of NCCL ranges" in note["what"]]
     assert [note["count"] for note in outside_ranges] == [1]
 
 

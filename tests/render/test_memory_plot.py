@@ -78,7 +78,7 @@ def test_layouts_and_plans_are_plotted(tmp_path: Path, cli: CommandLine) -> None
     assert "GB" in Path(file).read_text()
     layers.write_text(layers.read_text().replace(",1GB", ","))
     sizes = "--layers", layers, "-p", "2", "-m", "4", "-o", file, "--force"
-    assert "memory of layers is unknown; give it" in cli.refused("layout", *sizes, code=2)
+    assert "memory of the layers is unknown; add" in cli.refused("layout", *sizes, code=2)
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
     assert main(["plan", str(report), "-o", file, "--force"]) == 0
     assert "activations of the fullest device" in Path(file).read_text()

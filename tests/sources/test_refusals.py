@@ -229,7 +229,7 @@ def test_a_cut_trace_is_called_cut(
     assert "cut short" in text
     assert "copy the file again" in text
     assert "record it again" not in text
-    assert "record their activity" not in text
+    assert "record device activity" not in text
     assert "--convention" not in text
 
 
