@@ -46,13 +46,15 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
         ("AllReduce", 300),
     ]
     # The added kernels do not belong to NCCL, so NCCL records no ranges for them.
-    outside_ranges = [note for note in added["limitations"] if "outside of NCCL ranges" in note["what"]]
+    outside_ranges = [
+        note for note in added["limitations"] if "outside of NCCL ranges" in note["what"]
+    ]
     assert [note["count"] for note in outside_ranges] == [1]
 
 
 def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
     message = cli.refused("nccl", write_one_stage(tmp_path), code=1)
-    assert "under communication in a TOML file, and give it with --convention" in message
+    assert "under communication in a TOML file, and pass the file with --convention" in message
 
 
 @pytest.mark.parametrize(
