@@ -210,10 +210,11 @@ def join(
 
 
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
-    """Return the recorded tables keyed by name, with references renumbered over all recordings.
+    """Return the recorded tables keyed by name, with numbers that are unique over all recordings.
 
-    The columns ``meeting``, ``rank``, ``operation`` and ``name_id`` are renumbered. An entry of -1
-    stays -1.
+    Each recording numbers its meetings, ranks, operations and names from 0. The columns
+    ``meeting``, ``rank``, ``operation`` and ``name_id`` are renumbered so that the numbers of a
+    recording follow the numbers of all previous recordings. An entry of -1 stays -1.
     """
     n_ranks = [len(recording.ranks) for recording in parts.recordings]
     first_number = {

@@ -49,9 +49,9 @@ def match_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
-    If a table of operations states any meetings, no others are searched for. If the ranks'
-    iterations are not paired, meetings are found only from recorded sequence numbers and equal end
-    times.
+    A meeting consists of the collectives on different ranks that are one call. If a table of
+    operations states any meetings, no others are searched for. If the ranks' iterations are not
+    paired, meetings are found only from recorded sequence numbers and equal end times.
 
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
@@ -169,10 +169,10 @@ def _match_in_partitions(
     (:func:`match_by_ends`). Meetings that recur in fewer than half of the iterations are dropped
     (:func:`_select_frequent`).
 
-    If the clocks of a group's ranks cannot be compared, the group is divided into cells. Ranks in
-    different cells may also meet, so a meeting within one cell is not certain and is not added. A
-    collective from a divided group is tried again in later partitions only if its cell has several
-    ranks and it has no meeting within that cell.
+    If the clocks of a group's ranks cannot be compared, the group is divided into cells.
+    Collectives that end together within a cell may also involve ranks in other cells, so their
+    meetings are not added, and they are not tried again in later partitions. Collectives in cells
+    of a single rank are not tried again either.
 
     Args:
         meetings: Meetings found so far. Modified in place.

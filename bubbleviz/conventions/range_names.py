@@ -153,10 +153,11 @@ def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
 
 
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the names that a convention may match, in the given order, without testing any regex.
+    """Return the names that a convention may match, in the given order.
 
-    For names in the cache, the cached result decides. All other names are matched against the GLOBs
-    of the convention. If a name matches no GLOB, it is added to the cache as unmatched.
+    No regex is tested, to save time. Names in the cache are selected according to the cached
+    result. All other names are matched against the GLOBs of the convention. If a name matches no
+    GLOB, it is added to the cache as unmatched.
     """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]

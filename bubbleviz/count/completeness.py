@@ -373,7 +373,7 @@ def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
 
 
 def collect_evidence(operations: Operations, present: Bools) -> Evidence:
-    """Collect the evidence of what each rank ran in each iteration.
+    """Summarize what each rank ran in each iteration, as evidence of whether it is complete.
 
     Operations of ranks that are not present in their iteration are ignored.
 

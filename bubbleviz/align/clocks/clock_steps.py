@@ -287,7 +287,9 @@ def _compute_corrections(
 
 
 def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
-    """Bound each clock pair in each iteration, and in increasingly fine parts of the iteration.
+    """Bound the clock difference of each pair, per iteration and per part of an iteration.
+
+    Iterations are divided into increasingly many parts.
 
     Args:
         precedences: Precedences between operations.

@@ -19,7 +19,7 @@ Orders = tuple[Ints, Ints, Ints, Bools]
 
 
 def find_orders(operations: Operations) -> Orders:
-    """Count the iterations in which each rank ran each order of operations.
+    """Find each rank's orders of operations, and count the iterations that ran in each order.
 
     An order lists the (phase, microbatch, chunk) of each forward and backward in an iteration,
     sorted by launch time (:func:`_count_orders`).

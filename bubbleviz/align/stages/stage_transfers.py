@@ -15,14 +15,14 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers whose names contain no stage.
 
-    Known stages are kept. If a transfer has a device span but its microbatch or stage is unknown,
-    the stage is inferred:
+    Known stages are kept. A transfer with a device span whose microbatch or stage is unknown gets
+    the stage of its rank if both of these conditions hold, and -1 otherwise:
 
-    - If the rank has only one stage, the transfer gets this stage. Otherwise it gets -1.
-    - The transfer also gets -1 if the rank has fewer transfers of its phase, such as RECV_F, than
-      forwards (for activations) or backwards (for gradients). Names without chunks may hide the
-      fact that a rank has several stages: some forwards on the first rank then receive from the
-      last rank, and others do not.
+    - The rank has only one stage.
+    - The rank has as many transfers of this phase, such as RECV_F, as forwards (for activations) or
+      backwards (for gradients). If there are fewer, the rank may have several stages that are
+      hidden because names contain no chunks. For example, some forwards on the first rank then
+      receive from the last rank, and others do not.
 
     Args:
         recordings: The recordings, with virtual stages.
