@@ -29,14 +29,14 @@ _COMPLETION_VARIABLE = "_BUBBLEVIZ_COMPLETE"
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as in shells.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
-_INCOMPLETE = "interrupted; results are incomplete, run again"
+_INCOMPLETE = "interrupted, so the results are incomplete; run the command again"
 #: Options of the application itself, given without a command.
 _APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
 #: Options whose value is a path other than that of a profile.
 _FILE_OPTIONS = ("-o", "--output", "--convention")
 #: Settings that typer uses for every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
-_NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
+_NO_MEMORY = "out of memory; try a smaller --jobs, fewer profiles at once, or --dask"
 
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
@@ -49,7 +49,7 @@ _COMMANDS = {
         "Measure the pipeline bubbles of one run.",
         "*.sqlite --svg out.svg",
     ),
-    "inspect": (_MEASURE, "Show the contents of a profile, and what is missing.", "node0.sqlite"),
+    "inspect": (_MEASURE, "Show what a profile contains and what is missing.", "node0.sqlite"),
     "idle": (
         _MEASURE,
         "Measure the idle time of devices, its causes, and the longest kernels.",
@@ -57,7 +57,7 @@ _COMMANDS = {
     ),
     "view": (
         _MEASURE,
-        "Show the interactive report in a browser, until Ctrl-C.",
+        "Open the interactive report in a browser.",
         "node*.sqlite",
     ),
     "watch": (
@@ -72,13 +72,13 @@ _COMMANDS = {
     ),
     "pgle": (
         _MEASURE,
-        "Measure the times of XLA instructions for XLA's scheduler.",
+        "Measure instruction costs for XLA's latency-hiding scheduler.",
         "node*.sqlite -o costs.pbtxt",
     ),
     "compare": (_COMPARE, "Show what changed between runs, and why.", "before.json after.json"),
     "gate": (
         _COMPARE,
-        "Exit with 3 if a bubble ratio or iteration time may exceed its limit.",
+        "Exit with code 3 if a bubble ratio or iteration time may exceed its limit.",
         "report.json --max-bubble schedule=12%",
     ),
     "simulate": (
@@ -100,12 +100,12 @@ _COMMANDS = {
     "conventions": (_READ, "List the built-in conventions of range names.", ""),
     "guide": (
         _READ,
-        "Print a guide, or list the guides; plain Markdown when piped.",
+        "Print a guide, or list all guides. Piped output is plain Markdown.",
         "ratios",
     ),
     "mcp": (
         _READ,
-        "Let an AI assistant query runs (Model Context Protocol, stdio).",
+        "Let an AI assistant query your runs (Model Context Protocol over stdio).",
         "run/",
     ),
 }
@@ -129,7 +129,7 @@ def make_application(arguments: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings=_SETTINGS,
         help="Measure the pipeline bubbles of a training run, and find their causes.",
-        epilog="bubbleviz PATH chooses analyze, idle or nccl by the contents of the profile.",
+        epilog="bubbleviz PATH chooses analyze, idle or nccl based on the contents of the profile.",
     )
     app.callback()(_bubbleviz)
     has_command = bool(arguments) and arguments[0] in _COMMAND_NAMES

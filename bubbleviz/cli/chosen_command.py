@@ -29,10 +29,10 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
     names.note_paths(arguments[:first_option])
     if any(word.partition("=")[0] == "--convention" for word in arguments):
-        command, reason = "analyze", "--convention says how operations are named"
+        command, reason = "analyze", "--convention was passed"
     else:
         with show_reading_progress() as bars:
             command, reason = choose_command(arguments[:first_option], bars)
     if reason and not {"-q", "--quiet"} & {*arguments}:
-        print_message(f"{command}, since {reason}", 0, names)
+        print_message(f"running {command}, because {reason}", 0, names)
     return [command, *arguments]

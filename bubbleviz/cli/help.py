@@ -100,7 +100,7 @@ _PATH_CHARACTERS = frozenset("/\\.*?-")
 
 ANALYSIS_DETAILS = option(
     "[TABLE,...]",
-    "Print these tables [all] instead of the first screen.",
+    "Print these tables (by default all) instead of the first screen.",
     "Tables",
     *_NAMES,
     complete=(*ANALYZE_TABLES, ALL),
@@ -128,7 +128,7 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
         if word not in {*all_tables, ALL}:
             nearest = find_nearest_word(word, (*all_tables, ALL))
             guess = (
-                f"did you mean {nearest}?" if nearest else f"give {', '.join((*all_tables, ALL))}"
+                f"did you mean {nearest}?" if nearest else f"use {', '.join((*all_tables, ALL))}"
             )
             raise UsageError(f"--details {to_one_line(word, 60)}: no such table; {guess}")
     if ALL in words:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 RUN_PROFILES = argument(
     "PROFILES...",
-    "Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, _pqtdir, "
-    "_arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch traces "
-    "(.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of operations (.csv, "
-    ".parquet, .arrow).",
+    "Profiles of one run, or directories that contain them: Nsight Systems exports (.sqlite, "
+    "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch "
+    "traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), or tables of operations "
+    "(.csv, .parquet, .arrow).",
 )
 REPORT_OR_PROFILES = argument(
     "REPORT.json|PROFILES...",
@@ -42,11 +42,13 @@ REPORT_OR_PROFILES = argument(
 FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
 QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
 SKIP = option("N", "Exclude the first N iterations from averages.", "Selection", default=0, min=0)
-KEEP_EXPORT = flag("Keep the exports of .nsys-rep reports.", "Reading", "--keep-export")
-JOBS = option("N", "Number of processes or threads [all cores]", "Reading", "--jobs", "-j", min=1)
+KEEP_EXPORT = flag("Keep the files exported from .nsys-rep reports.", "Reading", "--keep-export")
+JOBS = option(
+    "N", "Number of processes or threads [default: all cores]", "Reading", "--jobs", "-j", min=1
+)
 STAGES = option("P", "Number of stages, one per device.", "Schedule", "--stages", "-p", min=1)
 MICROBATCHES = option("M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1)
-CHUNKS = option("V", "Chunks per stage [default of the schedule]", "Schedule", min=1)
+CHUNKS = option("V", "Chunks per stage [default: set by the schedule]", "Schedule", min=1)
 
 
 def list_schedule_names() -> list[str]:
@@ -74,14 +76,16 @@ def _make_convention_option(summary: str) -> Any:
     return option("NAME|FILE", summary, "Names", "--convention", complete=list_convention_names)
 
 
-CONVENTIONS = _make_convention_option("Convention of range names, if not recognized.")
-ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
+CONVENTIONS = _make_convention_option("Convention for range names that are not recognized.")
+ADDITIONS = _make_convention_option("Convention that lists additional communication kernels.")
 
 
 #: The option ``--anonymous``. It is defined here only for ``--help``. The application reads the
 #: option before it runs a command, so that it applies to all messages.
 _ANONYMOUS = flag(
-    "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
+    "Hide the names of hosts, files and functions, PIDs and GPU UUIDs, but not range names.",
+    "Names",
+    ANONYMOUS,
 )
 #: Placeholders of options whose values are paths, and of options whose values are hosts.
 _PATHS = frozenset(("FILE", "NAME|FILE", "DIR", "REPORT", "MAIN", "BEFORE"))
@@ -108,7 +112,7 @@ class ReadingOptions:
     """Command-line options for reading profiles."""
 
     window: str | None = option(
-        "PART", "Measure only this part: iteration:5-8 or time:1.5s-3s.", "Selection"
+        "PART", "Measure only this part, e.g. iteration:5-8 or time:1.5s-3s.", "Selection"
     )
     keep_export: bool = KEEP_EXPORT
     jobs: int | None = JOBS
@@ -151,12 +155,12 @@ class MeasurementOptions:
 
         if len(run) > 1 and any(map(is_saved_report, run)):
             raise UsageError(
-                f"{command} {verb} one report; give a single report, or the profiles of one run"
+                f"{command} {verb} a single report; pass one report, or the profiles of one run"
             )
         saved = is_saved_report(run[0])
         if saved and (self.skip or self.convention or self.jobs):
             raise UsageError(
-                "--skip, --convention and --jobs apply to profiles; leave them out for a report"
+                "--skip, --convention and --jobs apply only to profiles; remove them for a report"
             )
         return saved
 
@@ -275,16 +279,20 @@ def _choose_formats(
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
         if file == "-":
             options = ", ".join(f"--{format_name} -" for format_name in files)
-            raise UsageError(f"-o -: standard output has no suffix; give {options}")
+            raise UsageError(f"-o -: standard output has no suffix; choose a format with {options}")
         plots = [end for end in endings if f"{file[:-4].lower()}.svg".endswith(end)]
         if name is None and plots and format_of_suffix(file, renderers) in {"pdf", "png"}:
-            raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")
+            raise UsageError(
+                f"-o {file[:200]}: this plot can only be an SVG; use the suffix {plots[0]}"
+            )
         file_formats.append((file, name or format_of_suffix(file, renderers, endings)))
     format_of_file = dict(file_formats)
     if len(format_of_file) < len(file_formats):
         all_files = [file for file, _ in file_formats]
         duplicate = next(file for file in all_files if all_files.count(file) > 1)
-        raise UsageError(f"{duplicate[:200]}: named by two outputs; give each its own file")
+        raise UsageError(
+            f"{duplicate[:200]}: two outputs have this path; choose a different path for each"
+        )
     for file, name in format_of_file.items():
         if name not in renderers:
             continue
@@ -292,7 +300,7 @@ def _choose_formats(
         check_suffix(file, name, renderers)
         if renderers[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(
-                f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"
+                f"--{name} -: refusing to write binary data to a terminal; use a file or a pipe"
             )
     return format_of_file
 
@@ -383,7 +391,7 @@ def _check_quiet(*, quiet: bool, details: object) -> None:
         UsageError: Both options are given.
     """
     if quiet and details:
-        raise UsageError("--quiet prints no tables; leave out --quiet or --details")
+        raise UsageError("--quiet prints no tables; remove --quiet or --details")
 
 
 def _list_group_options(group: Any) -> list[Parameter]:
@@ -477,7 +485,7 @@ def _make_output_option(files: Mapping[str, str], endings: Mapping[str, str] | N
     suffix_of_format = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
     suffixes = [suffix_of_format[name] for name in files if name in suffix_of_format]
     suffixes += endings or {}
-    summary = f"Output file; its suffix sets the format ({', '.join(suffixes)}). Repeatable."
+    summary = f"Output file. Its suffix sets the format ({', '.join(suffixes)}). Can be repeated."
     return option("FILE", summary, "Outputs", "--output", "-o")
 
 

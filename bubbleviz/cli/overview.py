@@ -77,7 +77,7 @@ def describe_inspection(
         conventions = " ".join(
             f"--convention {name}" for name in (*conventions_of_run, "mine.toml")
         )
-        yield Sentence("Draft of a convention: check it, then measure with it", style="bold")
+        yield Sentence("Draft convention: check it, then measure with it", style="bold")
         yield Sentence(
             f"  bubbleviz inspect {paths} -o mine.toml\n  bubbleviz analyze {paths} {conventions}",
             is_preformatted=True,
@@ -234,5 +234,7 @@ def _list_conventions(inspection: Inspection) -> Iterator[str]:
         counts = [f"{count:,} {phase}" for phase, count in evidence.phases]
         counts += [format_count(evidence.iterations, "iteration")] if evidence.iterations else []
         examples = ", ".join(to_one_line(e, 40) for e in evidence.examples)
-        note = "; parts of operations that another convention names" if evidence.parts_left else ""
+        note = (
+            "; these are parts of operations from another convention" if evidence.parts_left else ""
+        )
         yield f"  {evidence.convention}: {', '.join(counts)} (such as {examples}){note}"

@@ -47,7 +47,7 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise UsageError(f"{option} {quoted}: not of the form 3 or 0-3 or 0,2,4-7")
+            raise UsageError(f"{option} {quoted}: not of the form 3, 0-3 or 0,2,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {quoted}: range {first}-{last} ends before it starts")
@@ -94,7 +94,7 @@ class PaperOptions:
     width: str | None = option("89mm", "Figure width on paper; text is 7 pt.", "Pictures")
     style: str | None = option(
         "screen|paper[,KEY=VALUE...]",
-        "paper: no title or notes, 183mm wide. Keys: height, row, font, legend, labels.",
+        "paper: 183mm wide, without title and notes. Keys: height, row, font, legend, labels.",
         "Pictures",
         complete=STYLES,
     )
@@ -122,7 +122,7 @@ class PaperOptions:
             if is_given and not {*formats} & {*outputs}:
                 *first, last = (f"--{format_name}" for format_name in formats)
                 raise UsageError(
-                    f"--{name}: needs a picture to draw on; add {', '.join(first)} or {last}"
+                    f"--{name}: only affects pictures; add {', '.join(first)} or {last}"
                 )
 
     def make_view(self) -> View:
@@ -137,14 +137,17 @@ class PaperOptions:
 class PictureOptions(PaperOptions):
     """Options for pictures: iterations and ranks to draw, and optional parts of the picture."""
 
-    iteration: str | None = option("N|A-B|all", "Iterations to draw [the median]", "Selection")
-    ranks: str | None = option("0-3,5", "Ranks to draw, by number.", "Selection")
-    stages: str | None = option("0-3,5", "Stages to draw.", "Selection")
-    pipelines: str | None = option("0-3,5", "Pipelines to draw.", "Selection")
-    hosts: str | None = option("A,B", "Hosts to draw, by name.", "Selection")
+    iteration: str | None = option(
+        "N|A-B|all", "Iterations to draw [default: the median]", "Selection"
+    )
+    ranks: str | None = option("0-3,5", "Numbers of the ranks to draw.", "Selection")
+    stages: str | None = option("0-3,5", "Numbers of the stages to draw.", "Selection")
+    pipelines: str | None = option("0-3,5", "Numbers of the pipelines to draw.", "Selection")
+    hosts: str | None = option("A,B", "Names of the hosts to draw.", "Selection")
     rows: str | None = option(
         "rank|stage|spread",
-        "One row per rank, or per stage [stage above 64 ranks]",
+        "One row per rank or per stage; spread: one per stage, with the spread of its replicas "
+        "[default above 64 ranks: stage]",
         "Pictures",
         complete=ROWS,
     )
@@ -211,7 +214,7 @@ def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
     single_numbers = {str(int(part)) for part in text.split(",") if "-" not in part}
     if not selected or not single_numbers <= index_of_name.keys():
         existing = [i.name for i in report.iterations]
-        extent = f"{existing[0]} to {existing[-1]}" if existing else "none"
+        extent = f"iterations {existing[0]} to {existing[-1]}" if existing else "no iterations"
         raise UsageError(f"--iteration {text}: no such iteration; the capture contains {extent}")
     return selected
 
@@ -240,7 +243,11 @@ def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
         if not requested <= existing or not matching:
             missing = min(requested - existing, default=None)
             kind = name.removeprefix("--").removesuffix("s")
-            problem = "selects nothing" if missing is None else f"there is no {kind} {missing}"
+            problem = (
+                "the other options exclude all of these"
+                if missing is None
+                else f"there is no {kind} {missing}"
+            )
             contents = f"{kind}s {_format_numbers(existing)}"
             raise UsageError(f"{name} {text}: {problem}; the report contains {contents}")
         selected = matching
@@ -276,6 +283,6 @@ def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[
     matching = [rank for rank in ranks if report.ranks[rank].host in requested]
     if not matching:
         raise UsageError(
-            f"--hosts {quoted}: none of the ranks that other options select runs there"
+            f"--hosts {quoted}: none of the ranks selected by other options runs on these hosts"
         )
     return matching

@@ -47,4 +47,4 @@ def describe_os_error(error: OSError) -> str:
     """Return the error message for an operating system error that ended a command."""
     if error.errno == errno.EBADF:
         return "standard output is closed; redirect it to a file or to /dev/null"
-    return f"stopped ({error.strerror or error}); fix that and run again"
+    return f"stopped ({error.strerror or error}); fix the problem and run the command again"

@@ -165,7 +165,7 @@ def write_content(content: str | bytes) -> None:
     elif isinstance(content, str):
         sys.stdout.write(content)
     else:
-        raise OutputError("standard output only accepts text; write to a file instead")
+        raise OutputError("standard output accepts only text; write to a file instead")
 
 
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:

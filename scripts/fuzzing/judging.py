@@ -115,7 +115,7 @@ def _check_messages(process: Ended) -> list[str]:
     elif len(sentences[-1]) > _MAX_SENTENCE:
         problems.append("refused in a sentence that is too long")
     # ``bubbleviz PATH`` first prints the command that it runs, and ``watch`` reports events.
-    names_command = len(sentences) == 2 and ", since " in sentences[0]
+    names_command = len(sentences) == 2 and ", because " in sentences[0]
     if len(sentences) > 1 and not names_command and process.command != "watch":
         problems.append(f"refused in {len(sentences)} sentences")
     return problems

@@ -409,13 +409,13 @@ def test_only_what_was_written_since_the_last_look_is_new(
     [
         (["--interval", "0"], "--interval 0", 2),
         (["--stop-after", "-1"], "--stop-after -1", 2),
-        (["--run", "true"], "--run only applies to a limit", 2),
+        (["--run", "true"], "--run has no effect without a limit", 2),
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
-        (["--for", "3"], "--for only applies to a limit", 2),
+        (["--for", "3"], "--for has no effect without a limit", 2),
         (["--max-bubble", "schedule"], "schedule", 2),
         (["--max-bubble", "shedule=20%"], "no ratio has this name; the ratios are schedule", 2),
         (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
-        (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
+        (["--run", " ", "--max-bubble", "schedule=1%"], "--run: the command is empty", 2),
         *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),
         (["--jsonl", "none/o.jsonl"], "none/o.jsonl: cannot be written", 1),
         (["--interval", "0.01", "--stop-after", "0.05"], "contains no recording yet", 1),
@@ -443,7 +443,7 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
         assert watch(tmp_path / file) == 1
         line = capsys.readouterr().err
         assert (
-            "is not a directory, and watch reads recordings that ranks write with "
+            "not a directory, but watch reads recordings that ranks write with "
             "bubbleviz.annotate" in line
         )
         assert ("bubbleviz analyze" in line) == is_profile

@@ -93,7 +93,7 @@ def test_picture_options_need_a_picture(option: str, tmp_path: Path, cli: Comman
     )
     for outputs in outputs_without_picture:
         message = cli.refused("analyze", ONE, option, *outputs, code=2)
-        assert message.startswith(f"bubbleviz: {option}: needs a picture to draw on; add --")
+        assert message.startswith(f"bubbleviz: {option}: only affects pictures; add --")
     assert not list(tmp_path.iterdir())
     assert main(["analyze", ONE, option, "--svg", str(tmp_path / "b.svg")]) == 0
 

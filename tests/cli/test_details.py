@@ -48,7 +48,7 @@ def test_a_profile_after_the_option_is_not_its_value(
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
         select_tables(["rank"], ANALYZE_TABLES)
-    with pytest.raises(UsageError, match="give all"):
+    with pytest.raises(UsageError, match="use all"):
         select_tables(["xyz"])
 
 
@@ -117,4 +117,4 @@ def test_outputs_without_block_characters_get_ascii(
 def test_details_with_quiet_are_refused(cli: CommandLine) -> None:
     refused = cli.refused("analyze", ONE, "-q", "-v")
 
-    assert "--quiet prints no tables; leave out --quiet or --details" in refused
+    assert "--quiet prints no tables; remove --quiet or --details" in refused

@@ -44,7 +44,7 @@ def test_a_named_pipeline_is_analyzed(cli: CommandLine) -> None:
     code, out, err = cli(ONE)
 
     assert (code, out) == (0, cli.printed("analyze", ONE))
-    assert err.startswith("bubbleviz: analyze, since ")
+    assert err.startswith("bubbleviz: running analyze, because ")
     assert err.count("\n") == 1
 
 
@@ -53,7 +53,7 @@ def test_options_follow_the_path(tmp_path: Path, cli: CommandLine) -> None:
     cli.printed(ONE, "--skip", "1", "-o", str(file))
 
     assert json.loads(file.read_text())["summary"]["iterations"] == 2
-    assert "--convention says how operations are" in cli(ONE, "--convention", "zero-bubble")[2]
+    assert "because --convention was passed" in cli(ONE, "--convention", "zero-bubble")[2]
 
 
 def test_a_trace_without_names_runs_idle_and_is_decoded_once(
@@ -72,7 +72,7 @@ def test_a_trace_without_names_runs_idle_and_is_decoded_once(
     code, out, err = cli(str(trace))
 
     assert code == 0
-    assert err.startswith("bubbleviz: idle, since no range name in ")
+    assert err.startswith("bubbleviz: running idle, because no range name in ")
     assert f"To draft a convention, run: bubbleviz inspect {trace}" in err
     assert "1 device, idle for" in out
     assert decoded == [str(trace)]
@@ -97,7 +97,7 @@ def test_nccl_events_run_the_nccl_command(tmp_path: Path, cli: CommandLine) -> N
 
     assert choose_command([str(file)])[0] == "nccl"
     assert choose_command([str(tmp_path)])[0] == "nccl"
-    assert cli(str(file))[2].startswith("bubbleviz: nccl, since ")
+    assert cli(str(file))[2].startswith("bubbleviz: running nccl, because ")
 
 
 @pytest.mark.parametrize("command", ["idle", "gaps", "guide"])
@@ -107,10 +107,10 @@ def test_a_command_takes_precedence_over_a_path_of_the_same_name(
     monkeypatch.chdir(tmp_path)
     Path(command).write_bytes((FIXTURES / "1f1b" / "node0.sqlite").read_bytes())
 
-    assert "since" not in cli(command)[2]
+    assert "because" not in cli(command)[2]
     code, _, err = cli(f"./{command}")
     assert code == 0
-    assert f"analyze, since the range names in ./{command} follow" in err
+    assert f"analyze, because the range names in ./{command} follow" in err
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ def test_help_is_found_in_every_common_spelling(
     assert "no such command" in cli.refused("help", "nothing", code=2)
     code, guide, hint = cli("guide", "gate")
     assert (code, guide) == (0, cli.printed("guide", "compare"))
-    assert hint == "bubbleviz: guide compare; options: bubbleviz gate --help\n"
+    assert hint == (
+        "bubbleviz: showing guide compare; for the options, run bubbleviz gate --help\n"
+    )
     assert cli.printed("-v", "analyze", EXAMPLE) == cli.printed("-v", EXAMPLE)
     assert cli("-q", EXAMPLE, "-o", "-")[0] == 2
     (tmp_path / "old.svg").touch()

@@ -115,9 +115,9 @@ def test_missing_arguments_are_named(layers: str, tmp_path: Path, cli: CommandLi
     short_table.write_text("\n".join(TABLE.splitlines()[:2]))
     table = ("--layers", layers)
 
-    assert "give the profiles of a run, or a table" in cli.refused("layout")
+    assert "pass the profiles of a run, or a table" in cli.refused("layout")
     assert "pass -p P and -m M" in cli.refused("layout", *table)
-    assert "leave out the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
+    assert "remove the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
     assert "unknown schedule 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
     assert "not an amount" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
     assert "the forwards contain no layer ranges" in cli.refused("layout", str(FIXTURES / "1f1b"))

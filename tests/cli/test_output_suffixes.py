@@ -175,7 +175,7 @@ def test_two_outputs_cannot_share_a_file(tmp_path: Path, cli: CommandLine) -> No
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):
         message = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
-        assert f"{file}: named by two outputs" in message
+        assert f"{file}: two outputs have this path" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -119,9 +119,11 @@ def test_what_cannot_be_planned_is_refused(reports: Path, tmp_path: Path, cli: C
     report = str(reports / "1f1b.json")
 
     assert "one report" in cli.refused("plan", report, report)
-    assert "apply to profiles" in cli.refused("plan", report, "--skip", "1")
+    assert "apply only to profiles" in cli.refused("plan", report, "--skip", "1")
     assert "unknown suffix" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
     csv_path = str(tmp_path / "x.csv")
-    assert "named by two outputs" in cli.refused("plan", report, "--csv", csv_path, "-o", csv_path)
+    assert "two outputs have this path" in cli.refused(
+        "plan", report, "--csv", csv_path, "-o", csv_path
+    )
     (tmp_path / "empty.json").write_text("{}")
     assert "is not a bubbleviz report" in cli.refused("plan", str(tmp_path / "empty.json"))

@@ -34,17 +34,17 @@ def test_a_report_with_an_unknown_schedule_lacks_only_its_name(
 
     message = cli.refused("simulate", "--from", str(unknown), code=2)
 
-    assert "give --schedule NAME, or --plan FILE; the report names no schedule" in message
+    assert "pass --schedule NAME, or --plan FILE; the report does not name a schedule" in message
     assert cli.printed("simulate", "--from", str(unknown), "--schedule", "gpipe")
 
 
 def test_only_missing_options_are_asked_for(cli: CommandLine) -> None:
-    assert "give --tf, --tb and --tw, or a report with --from" in cli.refused("simulate", code=2)
-    assert "give --tw, or a report" in cli.refused("simulate", "--tf", "1", "--tb", "1", code=2)
+    assert "pass --tf, --tb and --tw, or a report with --from" in cli.refused("simulate", code=2)
+    assert "pass --tw, or a report" in cli.refused("simulate", "--tf", "1", "--tb", "1", code=2)
     times = ("--tf", "1", "--tb", "1", "--tw", "1")
-    assert "give --schedule NAME, -p P and -m M, or --plan FILE" in cli.refused(
+    assert "pass --schedule NAME, -p P and -m M, or --plan FILE" in cli.refused(
         "simulate", *times, code=2
     )
-    assert "give -m M, or" in cli.refused(
+    assert "pass -m M, or" in cli.refused(
         "simulate", *times, "--schedule", "1f1b", "-p", "2", code=2
     )

@@ -48,7 +48,9 @@ def test_full_output_is_reported_in_a_sentence(arguments: list[str]) -> None:
     done = run(arguments, ">/dev/full")
 
     assert done.returncode == 1
-    assert done.stderr == ("bubbleviz: stopped (No space left on device); fix that and run again\n")
+    assert done.stderr == (
+        "bubbleviz: stopped (No space left on device); fix the problem and run the command again\n"
+    )
 
 
 def test_files_are_written_although_output_is_closed(tmp_path: Path) -> None:

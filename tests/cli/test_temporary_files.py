@@ -36,5 +36,7 @@ def test_a_signal_leaves_no_temporary_file(number: signal.Signals, tmp_path: Pat
     done = run_with_signal(number, tmp_path)
 
     assert list(tmp_path.iterdir()) == []
-    assert done.stderr == "bubbleviz: interrupted; results are incomplete, run again\n"
+    assert done.stderr == (
+        "bubbleviz: interrupted, so the results are incomplete; run the command again\n"
+    )
     assert done.returncode == 128 + number

@@ -81,9 +81,9 @@ def test_a_page_is_served_until_it_is_interrupted(
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["--skip", "1"], 2, "apply to profiles"),
-        (["-j", "2"], 2, "apply to profiles"),
-        ([ONE], 2, "view shows one report"),
+        (["--skip", "1"], 2, "apply only to profiles"),
+        (["-j", "2"], 2, "apply only to profiles"),
+        ([ONE], 2, "view shows a single report"),
     ],
 )
 def test_options_that_do_not_apply_to_a_report_are_refused(

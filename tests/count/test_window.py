@@ -291,4 +291,4 @@ def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
 def test_an_iteration_outside_the_window_cannot_be_drawn(profiles: Path, cli: CommandLine) -> None:
     options = ["--window", "iteration:9-10", "--iteration", "11", "--svg", "-"]
     message = cli.refused("analyze", str(profiles), *options, code=2)
-    assert "the capture contains 9 to 10" in message
+    assert "the capture contains iterations 9 to 10" in message

@@ -341,7 +341,9 @@ def test_a_signal_ends_all_processes_at_once(
     assert running.returncode in {130, 143, -signal.SIGTERM}
     assert running.returncode == 130 or number == signal.SIGTERM
     if number == signal.SIGINT:
-        assert message == "bubbleviz: interrupted; results are incomplete, run again\n"
+        assert message == (
+            "bubbleviz: interrupted, so the results are incomplete; run the command again\n"
+        )
     assert list(output.iterdir()) == []
     _until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
 

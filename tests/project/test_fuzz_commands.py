@@ -137,7 +137,7 @@ def test_good_outcomes_are_no_problem() -> None:
     assert list_problems(DONE, [], 10.0) == []
     assert list_problems(REFUSED, [], 10.0) == []
     assert list_problems(replace(REFUSED, command="watch", err=2 * REFUSED.err), [], 10.0) == []
-    door = b"bubbleviz: idle, since no range names an operation\n" + REFUSED.err
+    door = b"bubbleviz: running idle, because no range names an operation\n" + REFUSED.err
     assert list_problems(replace(REFUSED, err=door), [], 10.0) == []
 
 

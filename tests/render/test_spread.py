@@ -267,6 +267,6 @@ def test_pipelines_and_hosts_are_selected(tmp_path: Path, cli: CommandLine) -> N
     assert "there is no host node7; the hosts are node0, node1" in cli.refused(
         "analyze", str(table), "--hosts", "node7", code=2
     )
-    assert "none of the ranks that other options select" in cli.refused(
+    assert "none of the ranks selected by other options" in cli.refused(
         "analyze", str(table), "--pipelines", "0", "--hosts", "node1", code=2
     )

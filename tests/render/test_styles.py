@@ -216,7 +216,7 @@ def test_commands_draw_figures_for_a_paper(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [["--width", "89mm"], ["--style", "paper"]])
 def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLine) -> None:
     for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
-        assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
+        assert f"{option[0]}: only affects pictures" in cli.refused(*command, *option, code=2)
     for unknown in (
         "poster",
         "paper,color=red",

@@ -117,7 +117,7 @@ def test_binary_data_is_not_written_to_a_terminal(
     err = cli.refused(*command, f"--{kind}", "-", code=1)
     assert err == (
         f"bubbleviz: --{kind} -: refusing to write binary data to a terminal; "
-        "name a file or pipe it\n"
+        "use a file or a pipe\n"
     )
 
 

@@ -526,7 +526,7 @@ def test_profiles_and_saved_reports_give_the_same_comparison(
     ):
         assert words in from_json
     worse = "compare", saved[1], saved[0], "--fail-if-worse"
-    assert cli(*worse)[::2] == (3, "bubbleviz: worse than zb-v: 1f1b\n")
+    assert cli(*worse)[::2] == (3, "bubbleviz: 1f1b: worse than zb-v\n")
     assert cli(*worse[:1], *saved, worse[3])[0] == 0
 
 

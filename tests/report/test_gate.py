@@ -106,7 +106,7 @@ def test_a_line_never_contradicts_itself(mean: float, maximum: float, n: int) ->
 @pytest.mark.parametrize(
     ("limits", "code", "expected"),
     [
-        ([], 2, "nothing to check; give a limit with --max-bubble"),
+        ([], 2, "nothing to check; pass a limit with --max-bubble"),
         (["<script>\n=0.5"], 1, "has no ratio '<script>'; it has schedule, stage, step"),
         (["shedule=12%"], 1, "did you mean schedule?"),
         (["step=0.1", "schedule=0.1", "step=3ms", " step = 20%"], 2, "'step' has two limits"),
@@ -235,7 +235,7 @@ def test_times_and_baselines_can_be_limits(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--max-increase", "1pt"), "--max-increase needs --baseline"),
+        (("--max-increase", "1pt"), "--max-increase needs a report to compare with"),
         (("--max-bubble", "30"), "did you mean 30%?"),
         (
             ("--max-bubble", "200%"),

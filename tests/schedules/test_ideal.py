@@ -124,7 +124,7 @@ def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
         (("--schedule", "1f1b", *SIZES, "--chunks", "0"), "0 chunks: must be at least 1"),
         (("--schedule", "1f1b", *SIZES, "--chunks", "2"), "one chunk"),
         (("--schedule", "1f1b", *SIZES, "--tf", "1,2"), "--tf: 2 times for 4 stages"),
-        (("--schedule", "1f1b", *SIZES, "--tw", "fast"), "--tw fast: not milliseconds"),
+        (("--schedule", "1f1b", *SIZES, "--tw", "fast"), "--tw fast: not a time in milliseconds"),
         (("--schedule", "1f1b", *SIZES, "--tb", "-1"), "--tb: -1.0 is not a valid time"),
         (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is not a valid time"),
         (

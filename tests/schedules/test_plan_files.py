@@ -202,10 +202,10 @@ def test_a_written_plan_costs_what_its_schedule_costs(
 @pytest.mark.parametrize(
     ("options", "expected", "code"),
     [
-        ((), "give --schedule NAME, -p P and -m M, or --plan FILE", 2),
-        (("--schedule", "1f1b", "-p", "2"), "give -m M, or --plan FILE", 2),
-        (("--plan", "x.csv", "--schedule", "1f1b"), "leave the other options out", 2),
-        (("--plan", "x.csv", "--chunks", "2"), "leave the other options out", 2),
+        ((), "pass --schedule NAME, -p P and -m M, or --plan FILE", 2),
+        (("--schedule", "1f1b", "-p", "2"), "pass -m M, or --plan FILE", 2),
+        (("--plan", "x.csv", "--schedule", "1f1b"), "remove the options for them", 2),
+        (("--plan", "x.csv", "--chunks", "2"), "remove the options for them", 2),
         (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),
     ],
 )
@@ -252,6 +252,7 @@ def test_the_order_that_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: 
     operation = f"{deviation['phase']}{deviation['microbatch']}"
     assert f"node0 GPU 2, iteration 0: {operation} {deviation['what']} by 1" in table
 
-    assert "--plan wrong.csv: the plan has 4 stages of 1 chunk with 4 microbatches" in cli.refused(
-        "analyze", profile, "--plan", str(wrong), code=1
+    assert (
+        "--plan wrong.csv: the plan has 4 stages with 1 chunk each and 4 microbatches"
+        in cli.refused("analyze", profile, "--plan", str(wrong), code=1)
     )

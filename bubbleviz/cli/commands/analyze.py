@@ -47,14 +47,14 @@ def analyze(
     skip: int = options.SKIP,
     convention: list[str] | None = options.CONVENTIONS,
     what_if: bool = flag(
-        "Simulate other schedules at the measured times.", "Schedule", "--what-if"
+        "Simulate other schedules with the measured times.", "Schedule", "--what-if"
     ),
-    memory: bool = flag("Read memory allocations in PyTorch traces.", "Reading", "--memory"),
+    memory: bool = flag("Read memory allocations from PyTorch traces.", "Reading", "--memory"),
     memory_limit: str | None = option(
-        "SIZE", "Device memory, e.g. 80GB; marks what fits.", "Schedule"
+        "SIZE", "Memory per device, e.g. 80GB. Marks the schedules that fit.", "Schedule"
     ),
     flops: str | None = option(
-        "FLOPS/PEAK", "FLOPs of an iteration / peak FLOP/s of a GPU, for MFU.", "Tables"
+        "FLOPS/PEAK", "FLOPs per iteration / peak FLOP/s of a GPU, to compute the MFU.", "Tables"
     ),
     cross_thread: bool = flag(
         "Do not count kernels of the autograd thread as backward.",
@@ -62,29 +62,37 @@ def analyze(
         " /--no-cross-thread",
         default=True,
     ),
-    order: str | None = option("2,0,1", "Ranks in order of stages, if not inferred.", "Clocks"),
+    order: str | None = option(
+        "2,0,1", "Ranks in stage order, if it cannot be inferred.", "Clocks"
+    ),
     same_clock: list[str] | None = option(
         "A,B", "Hosts (or containers) that share a clock.", "Clocks"
     ),
     align: str | None = option(
         "causal|utc|none",
-        "Align clocks by waits (causal), by UTC, or not at all.",
+        "Align clocks by data dependencies (causal), by UTC, or not at all.",
         "Clocks",
         complete=ALIGNMENTS,
     ),
     parallel: str | None = option(
-        "tp=2,pp=4,dp=8", "Parallel sizes (Megatron rank order), if not inferred.", "Clocks"
+        "tp=2,pp=4,dp=8",
+        "Parallelism sizes (in Megatron's rank order), if they cannot be inferred.",
+        "Clocks",
     ),
     plan: str | None = option("FILE", "Compare with a planned order (PyTorch CSV).", "Schedule"),
     dask: str | None = option(
-        "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
+        "ADDRESS|FILE",
+        "Read the profiles on a Dask cluster. Use only in trusted networks.",
+        "Reading",
     ),
     dask_timeout: float | None = option(
-        "SECONDS", "Maximum wait for a silent Dask worker [600].", "Reading"
+        "SECONDS", "Maximum wait for an unresponsive Dask worker [default: 600]", "Reading"
     ),
     reading: options.ReadingOptions,
     details: list[str] | None = ANALYSIS_DETAILS,
-    timings: bool = flag("Print the time and rows of each step.", "Reading", "--timings"),
+    timings: bool = flag(
+        "Print the duration and the number of rows of each step.", "Reading", "--timings"
+    ),
 ) -> None:
     """Measure the pipeline bubbles of one run."""
     tables = select_tables(details, ANALYZE_TABLES)

@@ -27,12 +27,12 @@ WORSE = 3
 def compare(
     runs: list[str] = argument(
         "RUNS...",
-        "Two or more runs: each a report written by analyze -o report.json, or the profiles of one "
-        "run (a file or a directory).",
+        "Two or more runs. Each is a report written by analyze -o report.json, or the profiles of "
+        "one run (a file or a directory).",
     ),
     *,
     fail_if_worse: bool = flag(
-        "Exit with 3 if a run is worse than the first.", "Limits", "--fail-if-worse"
+        "Exit with code 3 if a run is worse than the first one.", "Limits", "--fail-if-worse"
     ),
     outputs: Outputs,
     paper: PaperOptions,
@@ -49,7 +49,7 @@ def compare(
     everything = bool(select_tables(details))
     if len(runs) < 2:
         raise UsageError(
-            "compare needs at least two runs, such as: bubbleviz compare before.json after.json"
+            "compare needs at least two runs, for example bubbleviz compare before.json after.json"
         )
     paper.check(outputs.formats.values())
     is_saved = {path: is_saved_report(path) for path in runs}
@@ -68,7 +68,7 @@ def compare(
         lambda public: show(comparison_report.list_sections(public, screen=not everything)),
     )
     if fail_if_worse and (worse := find_worse_runs(comparison)):
-        message = f"worse than {comparison.runs[0].title}: {', '.join(worse)}"
+        message = f"{', '.join(worse)}: worse than {comparison.runs[0].title}"
         print_message(message, WORSE, outputs.names)
         raise typer.Exit(WORSE)
 

@@ -43,22 +43,22 @@ def gate(
     *,
     max_bubble: list[str] | None = option(
         "[RATIO=]LIMIT",
-        "Maximum bubble: 12%, step=12%, or 9ms per rank.",
+        "Maximum bubble, e.g. 12%, step=12%, or 9ms (per rank).",
         "Limits",
         complete=options.list_limit_prefixes,
     ),
     max_time: list[str] | None = option(
         "[RATIO=]MS",
-        "Maximum iteration time: 120ms.",
+        "Maximum iteration time, e.g. 120ms.",
         "Limits",
         complete=options.list_limit_prefixes,
     ),
     baseline: str | None = option("MAIN", "Earlier run or report to compare with.", "Limits"),
     max_increase: list[str] | None = option(
-        "1pt|2%", "Allowed increase over --baseline: ratio 1pt, time 2%.", "Limits"
+        "1pt|2%", "Allowed increase over --baseline, e.g. 1pt for ratios or 2% for times.", "Limits"
     ),
     promised_by: str | None = option(
-        "BEFORE", "Fail if advice followed since BEFORE saved too little.", "Limits"
+        "BEFORE", "Fail if following the advice in BEFORE saved less than predicted.", "Limits"
     ),
     allow_incomplete: bool = flag(
         "Check the recorded ranks even if others are missing.", "Limits", "--allow-incomplete"
@@ -66,22 +66,23 @@ def gate(
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:
-    """Exit with 3 if a bubble ratio or iteration time may exceed its limit.
+    """Exit with code 3 if a bubble ratio or iteration time may exceed its limit.
 
-    The check also fails if clock uncertainty reaches the limit, or if the report is incomplete:
-    ranks, stages, kernels or operations are missing, or iterations cannot be told apart. With
-    --allow-incomplete, missing ranks are accepted, but problems of the recorded ranks still fail.
-    --max-bubble, --max-time and --max-increase can be repeated. --baseline alone allows 1pt and 2%.
-    --promised-by compares with an earlier report: if its advice was followed, iterations must be
-    shorter by the predicted time. Exit codes: 0 all values are within their limits, 1 a value or
-    the pipeline is missing, 2 wrong usage, 3 a value is above its limit.
+    The check also fails if clock uncertainty reaches the limit, or if the report is incomplete
+    because ranks, stages, kernels or operations are missing or iterations cannot be told apart.
+    With --allow-incomplete, missing ranks are accepted, but problems with the recorded ranks still
+    fail the check. --max-bubble, --max-time and --max-increase can be repeated. With --baseline
+    alone, ratios may increase by 1pt and times by 2%. --promised-by compares the run with an
+    earlier report. If the advice in that report was followed, iterations must be shorter by the
+    predicted time. Exit codes: 0 all values are within their limits, 1 a value or the pipeline is
+    missing, 2 wrong usage, 3 a value is above its limit.
     """
     limits = [*parse_limits(max_bubble or ()), *parse_limits(max_time or (), "--max-time")]
     if max_increase and baseline is None:
-        raise UsageError("--max-increase needs --baseline, the report to compare with")
+        raise UsageError("--max-increase needs a report to compare with; add --baseline")
     if not limits and promised_by is None and baseline is None:
         raise UsageError(
-            "nothing to check; give a limit with --max-bubble 12% or --max-time 120ms, or an "
+            "nothing to check; pass a limit with --max-bubble 12% or --max-time 120ms, or an "
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")

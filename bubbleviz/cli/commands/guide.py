@@ -48,20 +48,22 @@ def _read_pages() -> Mapping[str, str]:
 
 def guide(
     name: str | None = argument(
-        "[NAME]", "Name of a guide. Without it, all guides are listed.", None, _list_names
+        "[NAME]", "Name of a guide. Without a name, all guides are listed.", None, _list_names
     ),
 ) -> None:
-    """Print a guide, or list the guides; plain Markdown when piped."""
+    """Print a guide, or list all guides. Piped output is plain Markdown."""
     pages = _read_pages()
     if name in _OF_COMMANDS:
         print_message(
-            f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0, PrivateNames()
+            f"showing guide {_OF_COMMANDS[name]}; for the options, run bubbleviz {name} --help",
+            0,
+            PrivateNames(),
         )
         name = _OF_COMMANDS[name]
     if name is None:
         show(_list_titles(pages))
     elif name not in pages:
-        all_names = f"; there are {', '.join(pages)}"
+        all_names = f"; the guides are {', '.join(pages)}"
         raise UsageError(f"{name[:60]!r}: no such guide{suggest_word(name, pages) or all_names}")
     elif sys.stdout.isatty():
         from rich.markdown import Markdown
@@ -79,4 +81,4 @@ def _list_titles(pages: Mapping[str, str]) -> Iterator[Sentence]:
     for name, page in pages.items():
         title = page.partition("\n")[0].removeprefix("# ")
         yield Sentence(f"  {title}", lead=f"{name:<{width}}")
-    yield Sentence("\nRead one with: bubbleviz guide NAME")
+    yield Sentence("\nTo read a guide: bubbleviz guide NAME")

@@ -22,26 +22,28 @@ _TOP = 12
 def idle(
     profiles: list[str] = argument(
         "PROFILES...",
-        "Profiles of any program, pipelined or not; each is reported on its own clock.",
+        "Profiles of any program, with or without a pipeline. Each is reported on its own clock.",
     ),
     *,
     outputs: Outputs,
-    step: str | None = option("NAME|REGEX", "Ranges of steps, if not recognized.", "Names"),
-    shortest: float = option(
-        "US", "Ignore gaps shorter than this many us.", "Selection", default=SHORTEST_US, min=0
+    step: str | None = option(
+        "NAME|REGEX", "Name of the ranges that mark steps, if not recognized.", "Names"
     ),
-    activities: str | None = option("FILE", "TOML file with more host activities.", "Names"),
+    shortest: float = option(
+        "US", "Ignore gaps shorter than this time, in us.", "Selection", default=SHORTEST_US, min=0
+    ),
+    activities: str | None = option("FILE", "TOML file with additional host activities.", "Names"),
     convention: list[str] | None = ADDITIONS,
     top: int | None = option(
-        "N", "Maximum number of table rows, and of gaps in the JSON.", "Selection", min=1
+        "N", "Maximum number of rows in tables, and of gaps in the JSON output.", "Selection", min=1
     ),
     reading: ReadingOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Measure the idle time of devices, its causes, and the longest kernels.
 
-    Works with or without a pipeline. Reports steps, duty cycle, launch queue and kernels by class,
-    and attributes every idle gap to the activity of the thread that launched the next kernel.
+    Works with or without a pipeline. Reports steps, duty cycle, launch queue and kernels by class.
+    Every idle gap is attributed to the activity of the thread that launched the next kernel.
     """
     everything = bool(select_tables(details))
     settings = reading.make_arguments()

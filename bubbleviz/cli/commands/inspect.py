@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     {".toml": "toml", ".zip": "report"},
 )
 def inspect(
-    profiles: list[str] = argument("PROFILES...", "Profiles, or directories of them."),
+    profiles: list[str] = argument("PROFILES...", "Profiles, or directories that contain them."),
     *,
     outputs: Outputs,
     convention: list[str] | None = CONVENTIONS,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Show the contents of a profile, and what is missing.
+    """Show what a profile contains and what is missing.
 
-    If no known convention names forward and backward, -o mine.toml writes a draft of a convention
-    for analyze --convention mine.toml.
+    If no known convention matches the forward and backward ranges, -o mine.toml writes a draft
+    convention for analyze --convention mine.toml.
 
-    -o run.zip measures the run and writes its operations and ratios to a bundle, to be attached to
-    a bug report about a wrong number. It contains no names of ranges, kernels, groups, hosts or
-    files.
+    -o run.zip measures the run and writes its operations and ratios to a bundle that you can attach
+    to a bug report about a wrong number. The bundle contains no names of ranges, kernels, groups,
+    hosts or files.
     """
     everything = bool(select_tables(details))
     if {*outputs.formats.values()} == {"report"}:
         _write_bundle(profiles, convention or (), outputs)
         return
     if "report" in outputs.formats.values():
-        raise UsageError("-o FILE.zip cannot be combined with other outputs; leave them out")
+        raise UsageError("-o FILE.zip cannot be combined with other outputs; remove them")
     files = find_profiles(profiles)
     outputs.check([*(file.path for file in files), *(convention or ())])
     from bubbleviz.cli.overview import describe_inspection, list_similar_files, make_kind_key
@@ -138,11 +138,12 @@ def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None
     """Print what a bundle contains, plus a message if its ratios differ from the measured ones."""
     ratios = ", ".join(run_bundle.measured)
     contents = f"{file} contains operations and ratios ({ratios}), but no names"
-    show([Sentence(f"{contents}; check it before sending")])
+    show([Sentence(f"{contents}; check the file before you send it")])
     if run_bundle.differing:
         print_message(
-            f"{', '.join(run_bundle.differing)}: the bundle gives a different number than the "
-            "profiles, so the error is in reading them; report the profiler and its version",
+            f"{', '.join(run_bundle.differing)}: the number in the bundle differs from that of the "
+            "profiles, so the error occurs while reading them; also report the profiler and its "
+            "version",
             0,
             names,
         )
@@ -159,7 +160,7 @@ def _choose_draft(inspections: Sequence[Inspection]) -> str:
     analyzable_path = next(paths, None)
     if not drafts and analyzable_path is not None:
         raise InputError(
-            f"{analyzable_path}: its range names are recognized, so no draft is needed; run "
+            f"{analyzable_path}: the range names are recognized, so no draft is needed; run "
             "bubbleviz analyze"
         )
     if not drafts:

@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 def layout(
     run: list[str] | None = argument(
         "RUN...",
-        "Profiles of one run with ranges of layers, or its JSON report; optional with --layers.",
+        "Profiles of one run with a range per layer, or its JSON report. Not used with --layers.",
         None,
     ),
     *,
     layers: str | None = option(
-        "FILE", "CSV of layers: name, forward_ms, backward_ms, ...", "Layers"
+        "FILE", "CSV file of layers: name, forward_ms, backward_ms, ...", "Layers"
     ),
     layers_per_stage: str | None = option(
-        "N[,N...]", "Number of (equal) layers of each stage of a report.", "Layers"
+        "N[,N...]", "Number of (equal) layers on each stage of a report.", "Layers"
     ),
     schedule: list[str] | None = option(
         "NAME",
-        "Schedule to consider; repeatable [all]",
+        "Schedule to consider. Can be repeated [default: all]",
         "Schedule",
         complete=options.list_schedule_names,
     ),
     stages: int | None = options.STAGES,
     microbatches: int | None = options.MICROBATCHES,
     chunks: int | None = options.CHUNKS,
-    memory_limit: str | None = option("SIZE", "Device memory, e.g. 80GB.", "Schedule"),
+    memory_limit: str | None = option("SIZE", "Memory per device, e.g. 80GB.", "Schedule"),
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:
     """Assign layers to stages for the shortest iteration.
 
-    The times of layers are measured by their ranges or modules in forwards and backwards, or read
-    from --layers. The layout is optimal for each schedule within --memory-limit. It is printed as
-    options of Megatron and torchtitan, or of vLLM and SGLang for inference.
+    Layer times are measured from the ranges or modules of the layers, or read from --layers. For
+    each schedule, the layout is optimal within --memory-limit. It is printed as options for
+    Megatron and torchtitan, or for vLLM and SGLang for inference.
     """
     from bubbleviz.model.memory_sizes import parse_memory
 
@@ -91,18 +91,18 @@ def _read_model(
     if layers is not None:
         if run or layers_per_stage is not None:
             raise UsageError(
-                "--layers already defines all layers; leave out the run and --layers-per-stage"
+                "--layers already defines all layers; remove the run and --layers-per-stage"
             )
         from bubbleviz.analyses.layout.layer_table import read_layers
 
         return read_layers(layers)
     if not run:
-        raise UsageError("give the profiles of a run, or a table of layers with --layers")
+        raise UsageError("pass the profiles of a run, or a table of layers with --layers")
     try:
         per_stage = tuple(map(int, layers_per_stage.split(","))) if layers_per_stage else ()
     except ValueError:
         raise UsageError(
-            f"--layers-per-stage {layers_per_stage}: not a number; give one number, or one per "
+            f"--layers-per-stage {layers_per_stage}: not a number; pass one number, or one per "
             "virtual stage (2,2,3)"
         ) from None
     from bubbleviz.analyses.layout import inputs
@@ -110,7 +110,7 @@ def _read_model(
     if measurement.is_saved(run, "layout", "takes"):
         if not per_stage:
             raise UsageError(
-                f"{run[0]}: a report contains no times of layers; give --layers-per-stage, or the "
+                f"{run[0]}: a report contains no layer times; pass --layers-per-stage, or the "
                 "profiles of the run"
             )
         return inputs.read_model_of_report(run[0], per_stage)

@@ -8,12 +8,14 @@ from bubbleviz.cli.options import command
 
 @command()
 def mcp(
-    folders: list[str] = argument("FOLDERS...", "Folders; only files in them can be read."),
+    folders: list[str] = argument(
+        "FOLDERS...", "Folders with runs. Only files in these folders can be read."
+    ),
 ) -> None:
-    """Let an AI assistant query runs (Model Context Protocol, stdio).
+    """Let an AI assistant query your runs (Model Context Protocol over stdio).
 
-    The assistant starts this command. The tools inspect, analyze, why, compare, simulate, plan and
-    timeline read profiles and reports, and write nothing.
+    The assistant starts this command. Its tools inspect, analyze, why, compare, simulate, plan and
+    timeline read profiles and reports, but never write files.
     """
     from bubbleviz.assistant import make_server
 

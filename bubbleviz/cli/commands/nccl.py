@@ -13,7 +13,7 @@ def nccl(
     files: list[str] = argument(
         "FILES...",
         "Event files of NCCL's profiler plugin or proxy profiler, dumps of PyTorch's flight "
-        "recorder, and profiles of the same run; or directories of them.",
+        "recorder, and profiles of the same run, or directories that contain them.",
     ),
     *,
     outputs: Outputs,

@@ -26,25 +26,27 @@ _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 def pgle(
     profiles: list[str] = argument(
         "PROFILES...",
-        "Profiles of one JAX run, or directories of them: Nsight Systems exports (.sqlite) or "
-        "reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
+        "Profiles of one JAX run, or directories that contain them: Nsight Systems exports "
+        "(.sqlite) or reports (.nsys-rep), or XLA profiles (.xplane.pb, .trace.json.gz).",
     ),
     *,
     outputs: Outputs,
     against: str | None = option(
-        "FILE", "Compare the estimates in this file with the costs.", "Selection"
+        "FILE", "Compare the measured costs with the estimates in this file.", "Selection"
     ),
     aggregate: str = option(
         "STAT",
-        "Cost statistic: max, median, mean, min, or pNN.",
+        "Statistic to use as the cost: max, median, mean, min or pNN.",
         "Cost",
         default="p90",
         complete=_STATISTICS,
     ),
     aggregate_collectives: str | None = option(
-        "STAT", "Cost statistic of collectives, if different.", "Cost", complete=_STATISTICS
+        "STAT", "Statistic to use for collectives, if different.", "Cost", complete=_STATISTICS
     ),
-    module: list[str] | None = option("NAME", "Only this XLA module; repeatable.", "Selection"),
+    module: list[str] | None = option(
+        "NAME", "Measure only this XLA module. Can be repeated.", "Selection"
+    ),
     skip: int = option(
         "N", "Exclude the first N executions of each module.", "Selection", default=1, min=0
     ),
@@ -52,11 +54,10 @@ def pgle(
     keep_export: bool = KEEP_EXPORT,
     jobs: int | None = JOBS,
 ) -> None:
-    """Measure the times of XLA instructions for XLA's scheduler.
+    """Measure instruction costs for XLA's latency-hiding scheduler.
 
-    The latency-hiding scheduler of the compiler reads these costs. A cost is a statistic
-    (--aggregate) of the device times of all executions of an instruction on all devices. The XLA
-    flags for profiling and for using the costs are printed as well.
+    The cost of an instruction is a statistic (--aggregate) of its execution times on all devices.
+    The command also prints the XLA flags for profiling and for using the costs.
     """
     if against is None and "csv" in outputs.formats.values():
         raise UsageError("only a comparison can be written as CSV; add --against FILE")

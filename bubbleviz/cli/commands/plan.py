@@ -22,15 +22,21 @@ def plan(
     microbatches: int | None = options.MICROBATCHES,
     backward: str | None = option(
         "split|fused",
-        "Split into B and W, or fused [as recorded]",
+        "Split backwards into B and W, or keep them fused [default: as recorded]",
         "Schedule",
         complete=BACKWARDS,
     ),
     memory_limit: str | None = option(
-        "SIZE|none", "Device memory, or activations if not measured: 80GB.", "Memory"
+        "SIZE|none",
+        "Memory per device, or activation memory if not measured, e.g. 80GB; none: no limit.",
+        "Memory",
     ),
-    memory_b: str | None = option("SIZE", "Activations from F to B [measured, or 1]", "Memory"),
-    memory_w: str | None = option("SIZE", "Part of --memory-b kept until W [all]", "Memory"),
+    memory_b: str | None = option(
+        "SIZE", "Activation memory kept from F to B [default: measured, or 1]", "Memory"
+    ),
+    memory_w: str | None = option(
+        "SIZE", "Part of --memory-b kept until W [default: all]", "Memory"
+    ),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: options.MeasurementOptions,
@@ -38,7 +44,7 @@ def plan(
     """Find the order of operations with the shortest iteration for a run.
 
     All known schedules are simulated with the measured times of each virtual stage and each link,
-    and a search looks for better orders. All orders stay within the memory of the run, or within
+    and a search looks for better orders. No order needs more memory than the run did, or than
     --memory-limit. A lower bound shows how much could still be gained.
     """
     paper.check(outputs.formats.values())

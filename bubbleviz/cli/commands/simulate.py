@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class TimeOptions:
     """Command-line options for operation times."""
 
-    tf: str | None = option("MS[,MS...]", "Forward time (F), or one per stage.", "Times")
+    tf: str | None = option("MS[,MS...]", "Forward time (F): one value, or one per stage.", "Times")
     tb: str | None = option("MS[,MS...]", "Input-gradient time (B).", "Times")
     tw: str | None = option("MS[,MS...]", "Weight-gradient time (W).", "Times")
-    tcomm: float | None = option("MS", "Transfer time between two devices [0]", "Times")
+    tcomm: float | None = option("MS", "Transfer time between two devices [default: 0]", "Times")
 
     def parse_times(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
         """Return the F, B, W and transfer times in ms, or None for options that are not given.
@@ -52,7 +52,7 @@ class TimeOptions:
         texts = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
         missing = [name for name, text in texts.items() if text is None]
         if missing and not measured:
-            raise UsageError(f"give {_join_words(missing)}, or a report with --from")
+            raise UsageError(f"pass {_join_words(missing)}, or a report with --from")
         tf, tb, tw = (
             None if text is None else _parse_milliseconds(name, text)
             for name, text in texts.items()
@@ -69,7 +69,7 @@ class ScheduleOptions:
 
     schedule: list[str] | None = option(
         "NAME,...",
-        "Name of a schedule; see bubbleviz schedules.",
+        "Name of a schedule, as listed by bubbleviz schedules.",
         "Schedule",
         complete=options.list_schedule_names,
     )
@@ -79,11 +79,15 @@ class ScheduleOptions:
     microbatches: str | None = option(
         "M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m"
     )
-    chunks: str | None = option("V,...", "Chunks per stage [default of the schedule]", "Schedule")
-    memory_limit: str | None = option(
-        "SIZE", "Device memory, in the unit of --memory-b: 80GB.", "Memory"
+    chunks: str | None = option(
+        "V,...", "Chunks per stage [default: set by the schedule]", "Schedule"
     )
-    memory_b: str | None = option("M_B", "Activations kept from F to B [1]", "Memory")
+    memory_limit: str | None = option(
+        "SIZE", "Memory per device, in the unit of --memory-b, e.g. 80GB.", "Memory"
+    )
+    memory_b: str | None = option(
+        "M_B", "Activation memory kept from F to B [default: 1]", "Memory"
+    )
     memory_w: str | None = option("M_W", "Part of --memory-b kept until W.", "Memory")
 
     def parse_sizes(
@@ -127,13 +131,16 @@ def simulate(
     *,
     times: TimeOptions,
     report: str | None = option(
-        "REPORT", "JSON report with the default times and sizes.", "Times", "--from"
+        "REPORT",
+        "JSON report that provides the times and sizes that are not passed.",
+        "Times",
+        "--from",
     ),
     sizes: ScheduleOptions,
     plan: str | None = option("FILE", "File with the order to simulate (PyTorch CSV).", "Schedule"),
     transport: str | None = option(
         "NAME",
-        "Transfers: buffered, rendezvous or blocking [streams]",
+        "How transfers run: streams, buffered, rendezvous or blocking [default: streams]",
         "Schedule",
         complete=CARRIERS,
     ),
@@ -142,9 +149,10 @@ def simulate(
 ) -> None:
     """Simulate a schedule: cost, bubble ratios and activations.
 
-    Times are in milliseconds per microbatch and stage; each of V chunks takes 1/V of the time.
-    Default memory limits: p M_B for zb-1p, 2p M_B for zb-2p, (p+2)/2 M_B for v-half and (p+4)/3 M_B
-    for v-min. Default of --memory-w: 32/74 M_B for zb-1p and zb-2p, M_B for other schedules.
+    Times are in milliseconds per microbatch and stage. Each of V chunks takes 1/V of the time. The
+    default memory limit is p M_B for zb-1p, 2p M_B for zb-2p, (p+2)/2 M_B for v-half and (p+4)/3
+    M_B for v-min. The default of --memory-w is 32/74 M_B for zb-1p and zb-2p, and M_B for other
+    schedules.
     """
     paper.check(outputs.formats.values())
     outputs.check((plan, report))
@@ -165,8 +173,8 @@ def simulate(
     read = None if plan is None else _simulate_plan(plan, sizes, stage_times, carried)
     if transport is not None and (read is None or read.carried_ms is None):
         raise UsageError(
-            f"--transport {transport}: only applies to a plan with sends and receives; give one "
-            "with --plan FILE"
+            f"--transport {transport}: only applies to a plan with sends and receives; pass such a "
+            "plan with --plan FILE"
         )
     result: Ideal | Estimate
     if read is not None:
@@ -176,7 +184,7 @@ def simulate(
         if any(len(values) > 1 for values in option_values):
             if any(memory):
                 raise UsageError(
-                    "the --memory options need exactly one schedule and size; leave them out to "
+                    "the --memory options need exactly one schedule and size; remove them to "
                     "compare several"
                 )
             _compare(saved, given_times, schedule_and_sizes, stage_times, option_values, outputs)
@@ -236,7 +244,7 @@ def _compare(
         """Return the comparison as JSON. No other format can hold several schedules."""
         if name != "json":
             raise UsageError(
-                "pictures and CSV need exactly one schedule and size; give one of each, or write "
+                "pictures and CSV need exactly one schedule and size; pass one of each, or write "
                 ".json"
             )
         return ideal_report.format_sizes(*public)
@@ -269,7 +277,7 @@ def _simulate_plan(
 
     if any(size is not None for size in astuple(sizes)):
         raise UsageError(
-            "--plan already defines the schedule and its sizes; leave the other options out"
+            "--plan already defines the schedule and its sizes; remove the options for them"
         )
     lowered = read_checked(plan, carried)
     if lowered.communicates:
@@ -290,9 +298,9 @@ def _check_sizes(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
     size_of_option = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
     name, stages, microbatches = sizes
     if name is None or stages is None or microbatches is None:
-        note = "; the report names no schedule" if measured and name is None else ""
+        note = "; the report does not name a schedule" if measured and name is None else ""
         missing = _join_words([option for option, size in size_of_option if size is None])
-        raise UsageError(f"give {missing}, or --plan FILE{note}")
+        raise UsageError(f"pass {missing}, or --plan FILE{note}")
     return name, stages, microbatches
 
 
@@ -315,5 +323,6 @@ def _parse_milliseconds(option: str, text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: not milliseconds; give one number, or one per stage with commas"
+            f"{option} {text}: not a time in milliseconds; pass one number, or one per stage, "
+            "separated by commas"
         ) from None

@@ -20,16 +20,17 @@ def view(
     *,
     invocation: Invocation,
     browser: bool = flag(
-        "Only print the address; do not open a browser.",
+        "Print the address without opening a browser.",
         "Options",
         " /--no-browser",
         default=True,
     ),
     measurement: MeasurementOptions,
 ) -> None:
-    """Show the interactive report in a browser, until Ctrl-C.
+    """Open the interactive report in a browser.
 
-    The page is only served on this machine (127.0.0.1), under a new secret address each time.
+    The page is served only on this machine (127.0.0.1), at a new secret address each time. Press
+    Ctrl-C to stop the server.
     """
     from bubbleviz.cli.serving import open_server
     from bubbleviz.render.web.page import render, render_saved

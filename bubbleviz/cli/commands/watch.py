@@ -41,32 +41,45 @@ def watch(
     plain: bool = flag(
         "Print one line per iteration instead of a live page.", "Options", "--plain"
     ),
-    jsonl: str | None = option("FILE", "Append one line of JSON per iteration.", "Options"),
+    jsonl: str | None = option(
+        "FILE", "Append one line of JSON per iteration to this file.", "Options"
+    ),
     listen: str | None = option(
         "HOST:PORT", "Serve Prometheus metrics, e.g. on 127.0.0.1:9100.", "Options"
     ),
-    tensorboard: str | None = option("DIR", "Write scalars for TensorBoard.", "Options"),
+    tensorboard: str | None = option(
+        "DIR", "Write scalars for TensorBoard to this directory.", "Options"
+    ),
     interval: float = option(
         "SECONDS", "Time between checks for new iterations.", "Options", default=1.0
     ),
-    stop_after: float | None = option("SECONDS", "Stop after this time without data.", "Options"),
+    stop_after: float | None = option(
+        "SECONDS", "Stop after this time without new data.", "Options"
+    ),
     max_bubble: list[str] | None = option(
         "RATIO=LIMIT",
-        "Maximum ratio: schedule=20% or schedule=0.2.",
+        "Maximum bubble ratio, e.g. schedule=20% or schedule=0.2.",
         "Limits",
         complete=list_limit_prefixes,
     ),
     for_: int = option(
-        "N", "Consecutive iterations above the limit.", "Limits", "--for", default=1
+        "N",
+        "Number of consecutive iterations that must exceed the limit.",
+        "Limits",
+        "--for",
+        default=1,
     ),
-    run: str | None = option("COMMAND", "Run this command once instead of stopping.", "Limits"),
+    run: str | None = option(
+        "COMMAND", "Run this command at the first violation, instead of stopping.", "Limits"
+    ),
 ) -> None:
     """Monitor a running job: bubble ratio, causes and slow ranks of each iteration.
 
-    The ranks record with annotate.megatron(record="run/") or a similar call (bubbleviz guide
-    record). On a terminal a live page is shown, otherwise one line per iteration is printed. Press
-    Ctrl-C to stop. COMMAND finds the reason in the environment variable BUBBLEVIZ_LIMIT. Exit
-    codes: 0 stopped, 1 bad input, 2 wrong usage, 3 a ratio was above its limit for N iterations.
+    The ranks must record themselves with annotate.megatron(record="run/") or a similar call
+    (bubbleviz guide record). In a terminal, a live page is shown. Otherwise, one line is printed
+    per iteration. Press Ctrl-C to stop. With --run, the environment variable BUBBLEVIZ_LIMIT tells
+    COMMAND which limit was exceeded. Exit codes: 0 stopped, 1 bad input, 2 wrong usage, 3 a ratio
+    was above its limit for N iterations.
     """
     from bubbleviz.analyses.watch.measurement import Watcher
     from bubbleviz.analyses.watch.outputs import open_outputs
@@ -124,10 +137,12 @@ def _check_folder(folder: str) -> None:
 
     if Path(folder).exists() and not Path(folder).is_dir():
         other = (
-            f", or bubbleviz analyze {quote_for_shell(folder)}" if select_profiles([folder]) else ""
+            f", or run bubbleviz analyze {quote_for_shell(folder)}"
+            if select_profiles([folder])
+            else ""
         )
         raise InputError(
-            f"{folder}: is not a directory, and {READ}; give the directory of the recordings{other}"
+            f"{folder}: not a directory, but {READ}; pass the directory of the recordings{other}"
         )
 
 
@@ -140,7 +155,7 @@ def _check_without_limit(for_: int, run: str | None) -> None:
     if run is not None or for_ != 1:
         option_name = "--for" if run is None else "--run"
         raise UsageError(
-            f"{option_name} only applies to a limit; add one with --max-bubble RATIO=LIMIT"
+            f"{option_name} has no effect without a limit; add --max-bubble RATIO=LIMIT"
         )
 
 
@@ -261,9 +276,9 @@ def _prepare_command(
     try:
         words = [] if text is None else shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--run {text}: {error}; quote it as for a shell") from error
+        raise UsageError(f"--run {text}: {error}; quote the command as in a shell") from error
     if text is not None and not words:
-        raise UsageError("--run: no command; give one, or leave --run out")
+        raise UsageError("--run: the command is empty; pass a command, or remove --run")
     running: list[subprocess.Popen[bytes]] = []
 
     def start(reason: str) -> None:
@@ -280,12 +295,14 @@ def _prepare_command(
             running.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
             names.note_paths(command[:1])
-            message = f"--run {command[0]}: cannot be run ({error.strerror}); check the command"
+            message = (
+                f"--run {command[0]}: could not be started ({error.strerror}); check the command"
+            )
             print_message(message, 0, names)
 
     def look() -> None:
         if running and (code := running[0].poll()) is not None:
-            print_message(f"--run ended with exit code {code}", 0, names)
+            print_message(f"the --run command ended with exit code {code}", 0, names)
             running.clear()
 
     return start, look
