@@ -108,7 +108,7 @@ def check_times(
     kind = LimitationKind.KERNELS_LEFT_OUT
     n_early = int(is_early.sum())
     if n_early:
-        reason = f"{path}: they start before the call that launched them, so they are left out"
+        reason = f"{path}: work that starts before the call that launched it is left out"
         subject = "kernels and copies before their launching call"
         times_ns = launched_ns[is_early].astype(np.int64)
         notes.append(Limitation(subject, reason, n_early, kind, times_ns=times_ns))
@@ -306,9 +306,7 @@ def check_rows(
         of_graphs = calls.select_by_prefix(find_distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
-        reason = (
-            f"{path}: they have the same call, name and times as another row, and are counted once"
-        )
+        reason = f"{path}: rows with the same call, name and times as another row are counted once"
         subject, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(subject, reason, len(repeated), kind))
     zero_length = _find_zero_length_kernels(activities)
@@ -317,9 +315,9 @@ def check_rows(
         zero_length = zero_length[is_possible[zero_length]]
     if len(zero_length):
         reason = (
-            f"{path}: their duration is 0 although other kernels with the same name take time, so "
-            "the profile is damaged, and idle time around them is unknown; export or record it "
-            "again"
+            f"{path}: some kernels have a duration of 0 although others with the same name take "
+            "time, so the profile is damaged, and idle time around these kernels is unknown; "
+            "export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
         subject, times_ns = "kernels without a duration", activities.start_ns[zero_length]
@@ -929,8 +927,8 @@ def describe_lost_kernels(
     yield Limitation(
         "launched kernels that were not recorded",
         f"{path}: {in_words} of the launched kernels are missing from the profile, "
-        f"{_describe_evidence(processes)}. {_describe_effect(processes)}; profile with larger "
-        "buffers, or export again",
+        f"{_describe_evidence(processes)}. {_describe_effect(processes)}; profile again with "
+        "larger buffers, or export again",
         count,
         LimitationKind.KERNELS_LOST if is_noticeable else LimitationKind.COSTS,
         times_ns=launched_ns,
@@ -1004,7 +1002,7 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
         )
     if not n_before:
         return "Their time counts as idle"
-    reason = "launched before the first recorded work, so they are before the measured time"
+    reason = "launched before the first recorded work, and thus before the measured time"
     if n_before == n_sampled:
         return f"They were {reason}"
     return (

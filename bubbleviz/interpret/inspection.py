@@ -127,7 +127,9 @@ def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     has_work = contents.readable or any(contents.tables.get(name) for name in _GPU_WORK)
     if not has_work:
         return "it contains no GPU work, which every bubbleviz command needs"
-    return alternatives or "no device ran more than one kernel or copy, too little to analyze"
+    return (
+        alternatives or "no device ran more than one kernel or copy, which is too little to analyze"
+    )
 
 
 def inspect_contents(

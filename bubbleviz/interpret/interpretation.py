@@ -134,7 +134,7 @@ def _link_work(
     if linked.profile.activities.kernels == 0:
         raise NothingToAnalyzeError(
             f"{profile.source.path}: all kernels start before their launching calls or are outside "
-            "the capture; export or record again"
+            "the capture; export the profile again, or record a new one"
         )
     return linked
 

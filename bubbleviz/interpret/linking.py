@@ -845,7 +845,9 @@ def _read_streams(
         streams = profile.streams()
     except ProfileError:
         path = profile.source.path
-        reason = f"{path}: they are damaged, so kernels with wrong end times cannot be detected"
+        reason = (
+            f"{path}: the streams are damaged, so wrong end times of kernels cannot be detected"
+        )
         notes = (Limitation("streams of kernels and copies", reason),)
         streams = make_constant(NONE, len(profile.activities))
     return streams if sound is None else streams[sound], notes

@@ -41,12 +41,12 @@ _UNLINKED = (
     (
         LinkRule.AMBIGUOUS,
         "kernels that may belong to the backward of several threads",
-        "their thread opened no range, and several other threads had a backward range open",
+        "the launching thread opened no range, and several others had a backward range open",
     ),
     (
         LinkRule.HELPER_THREAD,
         "kernels of helper threads while backward ran elsewhere",
-        "their threads have names that loaders, watchdogs or profilers use",
+        "the launching threads have names that loaders, watchdogs or profilers use",
     ),
 )
 _KINDS = {
@@ -88,9 +88,9 @@ def list_limitations(
     candidates += check_operations(operations, inferred=bool(ranges.unnumbered.any()))
     candidates.append(check_iteration_marks(operations, is_unnumbered, in_parts, ranks_with_names))
     undivided = (
-        "no range name contains a microbatch, an iteration or the optimizer step, so the whole "
-        "capture of a rank counts as one iteration; add ranges that name iterations, or name the "
-        "optimizer step with --convention"
+        "no range name identifies a microbatch, an iteration or the optimizer step, so the whole "
+        "capture of a rank counts as one iteration; add ranges with iteration numbers, or define "
+        "the name of the optimizer step with --convention"
     )
     candidates.append((_UNDIVIDED, undivided, len(_find_undivided_ranks(operations, ranges))))
     return make_limitations(profile.source.path, candidates)
@@ -176,7 +176,7 @@ def check_iteration_marks(
         _UNMARKED,
         "all forwards have the same microbatch number, and no iteration name or optimizer step "
         "separates iterations. Each forward after a backward therefore starts an iteration, and "
-        "consecutive forwards count as one forward; add ranges that name iterations, or a range "
+        "consecutive forwards count as one forward; add ranges with iteration numbers, or a range "
         "called Optimizer",
         len(ranks) if run_kind(operations.phase) == TRAINING else 0,
     )
@@ -212,25 +212,25 @@ def check_operations(
         lost_work[:] = False
     yield (
         _WITHOUT_WORK,
-        "others on the same rank have GPU work, so kernels are missing or were left out, and this "
-        "time counts as idle; profile again",
+        "other passes on the same rank have GPU work, so kernels are missing or were left out, and "
+        "their time counts as idle; profile again",
         int(lost_work.sum()),
     )
     no_work = "rows have neither start nor end" if is_table else "ranges launched no recorded work"
     yield (
         "operations without any GPU work",
-        f"their {no_work}, so they have no device time",
+        f"some {no_work}, so these operations have no device time",
         int((is_workless & ~lost_work).sum()),
     )
     yield (
         _INFERRED,
-        f"the {'table contains' if is_table else 'range names contain'} none, so operations are "
-        "numbered in order within each iteration",
+        f"the {'table contains' if is_table else 'range names contain'} no microbatch numbers, so "
+        "operations are numbered in order within each iteration",
         int(inferred),
     )
     yield (
         "operations cut by the end of the capture",
-        "the table marks them as cut" if is_table else "their range was still open",
+        "the table marks them as cut" if is_table else "a range was still open at that time",
         int((operations.cut > 0 if is_table else operations.cut == OPEN).sum()),
     )
     yield (

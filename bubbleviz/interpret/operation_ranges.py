@@ -540,8 +540,8 @@ def _describe_unplaced_ranges(
     is_explained = find_positions(stages, process) != NONE
     what = "ranges without GPU work whose device is unknown"
     for reason, count in (
-        ("their process uses several devices", int(has_work.sum())),
-        ("their process has no GPU work", int((~has_work & ~is_explained).sum())),
+        ("the process of these ranges uses several devices", int(has_work.sum())),
+        ("the process of these ranges has no GPU work", int((~has_work & ~is_explained).sum())),
     ):
         if count:
             notes.append(Limitation(what, f"{path}: {reason}", count))

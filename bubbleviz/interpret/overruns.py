@@ -236,10 +236,10 @@ def clip_late_ends(
         return work
     removed_ms = (activities.end_ns[rows] - corrected_ns).sum() / 1e6
     reason = (
-        f"{path}: a call that waited for all work on their device returned before they ended, so "
-        "their recorded ends are wrong. Each is shortened to the longest duration of other kernels "
-        f"with its name ({removed_ms:,.3f} ms less in total), and idle time next to them is "
-        "uncertain; record again"
+        f"{path}: a call that waited for all work on the device returned before these kernels "
+        "ended, so their recorded ends are wrong. Each is shortened to the longest duration of "
+        f"other kernels with its name ({removed_ms:,.3f} ms less in total), and idle time next to "
+        "these kernels is uncertain; record again"
     )
     subject = "kernels that end after a call that waited for them"
     kind, times_ns = LimitationKind.KERNELS_OVERRUN, activities.start_ns[rows]
@@ -503,10 +503,10 @@ def _describe_corrections(
     if n_damaged := int(is_damaged.sum()):
         removed_ms = removed_ns[is_damaged].sum() / 1e6
         reason = (
-            f"{path}: a stream runs only one kernel at a time, so their recorded ends are wrong. "
-            "Each is cut at the start of the next kernel, or to the longest duration of other "
-            f"kernels with its name ({removed_ms:,.3f} ms less in total), and idle time next to "
-            "them is uncertain; record again"
+            f"{path}: a stream runs only one kernel at a time, so some recorded ends are wrong. "
+            "These kernels are cut at the start of the next kernel, or to the longest duration of "
+            f"others with the same name ({removed_ms:,.3f} ms less in total), and idle time next "
+            "to them is uncertain; record again"
         )
         subject = "kernels that end after the next one on their stream starts"
         kind, times_ns = LimitationKind.KERNELS_OVERRUN, start_ns[is_damaged]
@@ -514,8 +514,8 @@ def _describe_corrections(
     if n_overlapping := len(is_damaged) - int(is_damaged.sum()):
         longest_us = removed_ns[~is_damaged].max() / 1e3
         reason = (
-            f"{path}: they end up to {longest_us:,.1f} us after the next one starts, so they are "
-            "counted only up to that start; idle time does not change"
+            f"{path}: some kernels end up to {longest_us:,.1f} us after the next one starts, and "
+            "are counted only up to that start; idle time does not change"
         )
         subject = "kernels that overlap the next one on their stream"
         notes.append(Limitation(subject, reason, n_overlapping))
@@ -532,14 +532,14 @@ def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Li
             other work with their name.
     """
     reason = (
-        f"{path}: there are so many that streams in this profile must run several kernels at "
-        "once, so their times are used as recorded"
+        f"{path}: so many kernels overlap on a stream that streams in this profile must run "
+        "several kernels at once; all times are used as recorded"
     )
     kind = LimitationKind.OTHER
     if (is_left & is_far_longer).any():
         reason += (
-            ". Some take several times as long as other kernels with their name, so their ends "
-            "may be wrong; record again"
+            ". Some of these kernels take several times as long as others with the same name, so "
+            "their ends may be wrong; record again"
         )
         kind = LimitationKind.KERNELS_OVERRUN
     subject = "kernels that run during other kernels on their stream"

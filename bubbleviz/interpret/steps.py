@@ -131,7 +131,7 @@ def find_steps(
     if is_mark[ranges.name_id].any():
         return _make_steps(ranges.take(is_mark[ranges.name_id]), "ranges that name iterations")
     best = _choose_best(ranges, names, lookup, (start_ns, end_ns))
-    by = "ranges that repeat over most of the time" if len(best) else "the whole capture"
+    by = "ranges that repeat throughout the run" if len(best) else "the whole capture"
     return _make_steps(best, by)
 
 

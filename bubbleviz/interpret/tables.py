@@ -129,7 +129,7 @@ def _refuse_without_passes(table: OperationTable) -> None:
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyzeError(
             f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
-            "there is no bubble to measure; add these rows"
+            "there is no bubble to measure; add rows for these operations"
         )
 
 

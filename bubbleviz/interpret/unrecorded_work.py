@@ -114,7 +114,7 @@ class LostGraphs:
             return f"only some kernels of {n_partial:,}{of_all} are recorded"
         verb = "has" if n_lost == 1 else "have"
         text = f"{n_lost:,}{of_all} {verb} no recorded kernels"
-        return f"{text}, and {n_partial:,} only some of them" if n_partial else text
+        return f"{text}, and {n_partial:,} only some" if n_partial else text
 
 
 def find_lost_graphs(

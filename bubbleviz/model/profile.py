@@ -136,7 +136,7 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
         left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows
             are skipped.
     """
-    reason = "start and end are 0, which means that the profiler could not collect the times"
+    reason = "start and end are 0, so the profiler could not collect the times"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
     return _make_limitations(
         path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER

@@ -23,7 +23,7 @@ _ITERATION_PATTERN = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,1
 _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
 _TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
+_FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (units: ns, us, ms, s)"
 #: A time in ns that is later than the end of any capture.
 FOREVER_NS = 1 << 62
 

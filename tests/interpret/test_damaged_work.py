@@ -546,7 +546,7 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
         ([100, 120], ". Their time counts as idle;"),
         (
             [10, 20],
-            ". They were launched before the first recorded work, so they are before the measured "
+            ". They were launched before the first recorded work, and thus before the measured "
             "time;",
         ),
         ([10, 120], ". Their time counts as idle, except for 1 of 2, which were launched before"),

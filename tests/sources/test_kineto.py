@@ -75,12 +75,12 @@ LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] 
         [_make_kernel(-1e12, 2, 2), _make_kernel(9, -3, 3), {**_make_range(0, 4, "G"), "ts": None}],
         {
             "kernels and copies with impossible times": (1, ""),
-            "events without a time": (1, "they are left out"),
+            "events without a time": (1, "these events are left out"),
         },
     ),
     "endless": (
         [{**_make_kernel(9, 2, 2), "dur": None}],
-        {"events without a duration": (1, "they count as 0 ns")},
+        {"events without a duration": (1, "a missing duration counts as 0 ns")},
     ),
     "not needed": (
         [

@@ -639,8 +639,8 @@ def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation
     if trace.is_cut and n_lost is not None:
         # PyTorch writes kernels at the end of the file.
         reason = (
-            f"{trace.path}: the end of the file is missing, and any kernel may be missing with it, "
-            "so device activity is a lower bound"
+            f"{trace.path}: the end of the file is missing and may contain more kernels, so device "
+            "activity is a lower bound"
         )
         yield Limitation(
             "launches without a recorded kernel or copy", reason, n_lost, LimitationKind.COSTS
@@ -652,10 +652,10 @@ def _report_incomplete_events(path: str, collector: EventCollector) -> Iterator[
     yield from _report_untimed_work(path, collector)
     if collector.n_without_time:
         yield Limitation(
-            "events without a time", f"{path}: they are left out", collector.n_without_time
+            "events without a time", f"{path}: these events are left out", collector.n_without_time
         )
     if collector.n_without_duration:
-        reason = f"{path}: they count as 0 ns"
+        reason = f"{path}: a missing duration counts as 0 ns"
         yield Limitation("events without a duration", reason, collector.n_without_duration)
 
 

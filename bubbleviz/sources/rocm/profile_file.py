@@ -110,9 +110,9 @@ def _build_activities(
         *profile.report_impossible_times(path, builder.impossible),
     ]
     if orphans:
-        reason = f"{path}: the file does not record it"
+        reason = f"{path}: the file does not record which process launched some kernels"
         reason += (
-            ", so the kernels are assigned to the only process that made calls"
+            ", so they are assigned to the only process that made calls"
             if len(processes) == 1
             else ""
         )
@@ -347,10 +347,10 @@ def _iter_limitations(
     yield from recording.limitations
     lost_names = LimitationKind.RANGE_NAMES_LOST
     if recording.n_unnamed_ranges:
-        reason = f"{path}: the file contains no text for them"
+        reason = f"{path}: the file contains no text for some ranges"
         yield Limitation("names of ranges", reason, recording.n_unnamed_ranges, lost_names)
     if recording.n_unnamed_calls:
-        reason = f"{path}: rocpd_string contains no text for them"
+        reason = f"{path}: rocpd_string contains no text for some calls"
         subject = "names of calls, and possibly of ranges"
         yield Limitation(subject, reason, recording.n_unnamed_calls, lost_names)
     has_launches = any(name.startswith((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)) for name in call_names)

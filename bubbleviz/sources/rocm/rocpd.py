@@ -230,7 +230,9 @@ _MAX_SCANNED_PROCESSES = 8
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
-    "target/nodes": "the hostname, so the file counts as its own host without --same-clock",
+    "target/nodes": (
+        "the hostname, which shows which files share a clock (to join files, pass --same-clock)"
+    ),
     "target/agents": "GPU models",
     "target/processes": "process ids",
     "calls/all": "the kinds of calls, or which call launched which work",

@@ -658,7 +658,9 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
     if planes.events_outside_capture:
         yield model.report_outside_capture("events", path, planes.events_outside_capture)
     if planes.unknown_device_count:
-        reason = f"{path}: no device has their device_ordinal, so they are left out"
+        reason = (
+            f"{path}: no device has the device_ordinal of these instructions, so they are left out"
+        )
         yield Limitation(
             "instructions on unknown devices",
             reason,
@@ -676,6 +678,6 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
     if not work.has_launches and work.activities.kernels:
         yield Limitation(
             "launches",
-            f"{path}: they were not recorded, so no bubble is attributed to the host, and device "
+            f"{path}: none were recorded, so no bubble is attributed to the host, and device "
             "times are used as host times",
         )

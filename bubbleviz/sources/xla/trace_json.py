@@ -288,11 +288,11 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         *file.limitations(),
         Limitation(
             "the hostname and the session start time, which are used to align profiles",
-            f"{path}: this format does not record them; the .xplane.pb of the same run does",
+            f"{path}: this format records neither of them; the .xplane.pb of the same run does",
         ),
     ]
     if n_strays:
-        reason = f"{path}: it is unknown where they ran, so they are left out"
+        reason = f"{path}: it is unknown where these events ran, so they are left out"
         subject = "events of unnamed processes"
         limitations.append(Limitation(subject, reason, n_strays))
     limitations += decoded.profile.limitations

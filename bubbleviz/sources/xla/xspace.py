@@ -618,5 +618,5 @@ def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
     """
     if space.start_ns is not None:
         return []
-    reason = f"{path}: the UTC time of its time 0 was not recorded"
+    reason = f"{path}: the file does not record the UTC time at which the session started"
     return [Limitation("the session start time, which is used to align profiles", reason)]
