@@ -354,12 +354,16 @@ def link_calls(
     If several calls have the same correlation id, the call that started first wins, even if the
     calls are in different blocks. At equal starts, the smaller row wins.
 
+    Each argument contains the columns of a struct in ``links.c``, in the order of its members.
+
     Args:
-        index: Columns of ``struct index`` in ``links.c``. ``near`` is modified in place.
-        calls: Columns of ``struct calls`` except the last member. Row numbers must ascend.
-        threads: Columns of ``struct threads``.
-        ranges: Columns of ``struct ranges``. ``near`` is modified in place.
-        links: Columns of ``struct links``, modified in place.
+        index: Kernels and copies by process and correlation id (``struct index``). ``near`` is
+            modified in place.
+        calls: The calls in the block (``struct calls`` without its last member). Row numbers must
+            ascend.
+        threads: Process and range groups of each thread (``struct threads``).
+        ranges: Ranges in layers (``struct ranges``). ``near`` is modified in place.
+        links: Call and range of each kernel and copy (``struct links``), modified in place.
 
     Returns:
         launched: Mask of the calls that launched work.

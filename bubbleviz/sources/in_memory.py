@@ -307,9 +307,8 @@ def make_no_ranges() -> model.Ranges:
 def number_threads(pid: Ints, tid: Ints) -> Ints:
     """Return the thread number ``(pid << 24) + tid`` of each row, as in nsys.
 
-    A thread id that is negative or has more than 24 bits, such as the address of a pthread, does
-    not fit. A thread id that does not fit is replaced by the largest 24-bit id that is still unused
-    in its process.
+    A thread id may be negative or have more than 24 bits, such as the address of a pthread. Such an
+    id is replaced by the largest 24-bit id that is still unused in its process.
 
     Args:
         pid: Process id of each row, with at most 24 bits.

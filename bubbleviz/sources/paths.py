@@ -378,8 +378,8 @@ def _make_no_profile_error(
 
     Args:
         path: Path to the directory.
-        files: Files in the directory. If there are JSON files, the error suggests naming them,
-            because most JSON files are read only if the user names them.
+        files: Files in the directory. If there are JSON files, the error suggests passing them by
+            name, because otherwise most JSON files are not read.
         also: Format whose files were also searched for, or None.
     """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]

@@ -424,9 +424,9 @@ def find_reader(path: str) -> Reader:
     """Return the reader for a file, or for a directory that is a single profile.
 
     A file is recognized by its first bytes. If no reader recognizes the file, the first reader
-    whose ``is_possible`` accepts the first bytes is returned. Table readers are not considered if
-    the file has a profile suffix (``_PROFILE_SUFFIXES``), because it is then a damaged profile. If
-    the suffix is also in ``table_suffixes``, the table reader is still considered.
+    whose ``is_possible`` accepts the first bytes is returned. Table readers are skipped if the file
+    has a profile suffix (``_PROFILE_SUFFIXES``), because such a file is a damaged profile. A suffix
+    that is also in the reader's ``table_suffixes`` does not count as a profile suffix.
 
     Raises:
         ProfileError: The file is empty, cannot be read, or has no supported format.

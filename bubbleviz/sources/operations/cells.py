@@ -286,9 +286,9 @@ class Cells:
     def intervals(self, name: str) -> BusyIntervals:
         """Parse an interval column, whose cells are texts such as ``12..15 20..31`` in ns.
 
-        The result has one row per interval. The interval's operation is the table row of its cell.
-        If the table lacks the column, the result is empty. Columns in ``interval_columns`` are
-        returned unchanged.
+        The result has one row per interval. Its column ``operation`` contains the table row of the
+        interval's cell. If the table lacks the column ``name``, the result is empty. Columns in
+        ``interval_columns`` are returned unchanged.
 
         Raises:
             ProfileError: A cell is not a list of intervals.

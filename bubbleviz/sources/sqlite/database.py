@@ -319,7 +319,9 @@ class Database:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
-        """Run a query with text columns, and return all rows in one batch, or None without rows.
+        """Run a query with text columns, and return its rows as a single batch.
+
+        The result is None if there are no rows.
 
         Args:
             query: The query.
