@@ -199,7 +199,10 @@ def _describe_wrong_length(
         is_torn: Whether the row is the last one in the file and has no line end.
     """
     n_columns = len(collected.header)
-    reason = f"it has {length} cells, but the header has {n_columns}; quote cells with delimiters"
+    reason = (
+        f"it has {length} cells, but the header has {n_columns}; quote cells that contain the "
+        "delimiter"
+    )
     if is_torn and length < n_columns:
         reason = (
             f"the file ends in this row, after {length} of {n_columns} cells; copy the file again"

@@ -56,7 +56,7 @@ StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
 #: Suffixes of the rollback journal and the write-ahead log, which SQLite writes next to a database.
 JOURNAL, LOG = "-journal", "-wal"
 #: Queries that can run on any profiler's SQLite files.
-SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
+SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy the file again")
 
 
 def make_damage_error(
