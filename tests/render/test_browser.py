@@ -613,7 +613,7 @@ def test_a_page_without_scripts_says_what_to_do(browser: Browser, tmp_path: Path
     page = context.new_page()
     page.goto(file.as_uri())
 
-    assert "bubbleviz analyze -o FILE.txt" in page.locator("noscript").inner_text()
+    assert "bubbleviz analyze RUN -o FILE.txt" in page.locator("noscript").inner_text()
     context.close()
 
 
