@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import suggest_word
+from bubbleviz.model.texts import format_count, suggest_word
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import (
     Memory,
@@ -389,7 +389,8 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     if stages % 2 or microbatches % stages:
         raise UsageError(
             "chimera needs an even number of stages, and a multiple of that number as "
-            f"microbatches, not {stages} stages and {microbatches} microbatches"
+            f"microbatches, not {format_count(stages, 'stage')} and "
+            f"{format_count(microbatches, 'microbatch', 'microbatches')}"
         )
     orders = tuple(_order_chimera(stages, microbatches, device) for device in range(stages))
     placement = make_v_placement(stages)
