@@ -132,7 +132,7 @@ def test_a_page_of_many_ranks_says_where_slowdowns_are(
     report = analyze_planting(RUN)
     panel = opened(report).page.locator("#slowdown-panel")
 
-    assert "-v slowdown prints them, and -o FILE.json contains them" in panel.inner_text()
+    assert "bubbleviz analyze RUN -v slowdown, or -o FILE.json" in panel.inner_text()
     # The JSON report contains slowdowns, and so does the page that is made from it.
     assert opened(saved(report, tmp_path)).page.locator("#slowdowns tbody tr").count() == 2
 
