@@ -329,7 +329,7 @@ def test_a_later_server_has_later_stages(
     first = 2 if iteration_ranges else 0
     assert {rank.stage for rank in report.ranks} == {first, first + 1}
     assert list_reasons(report, "stages without a profile")
-    assert bool(list_reasons(report, "numbers of stages")) is not iteration_ranges
+    assert bool(list_reasons(report, "stage numbers")) is not iteration_ranges
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
@@ -594,7 +594,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
 
     report = bubbleviz.analyze(paths, same_clock=[["node0"]])
 
-    reasons = list_reasons(report, "ranks of one host contradict each other")
+    reasons = list_reasons(report, "ranks on one host contradict each other")
     assert len(reasons) == (by_ns != 0)
     assert not report.contradicted("schedule")
     for reason in reasons:

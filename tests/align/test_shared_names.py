@@ -17,8 +17,8 @@ from tests.support.notes import list_restriction_codes
 from tests.support.report_texts import text_of
 
 TWO = Planting(servers=2, jitter=0.05, iterations=4, transfer_ns=20_000)
-SHARED = "several machines with one host name"
-CONTRADICTED = "ranks of one host contradict each other"
+SHARED = "several machines with the same host name"
+CONTRADICTED = "ranks on one host contradict each other"
 
 
 def plant_shared_names(planting: Planting, folder: Path) -> Truth:

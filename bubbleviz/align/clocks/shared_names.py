@@ -204,7 +204,7 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     """
     return tuple(
         Limitation(
-            "several machines with one host name",
+            "several machines with the same host name",
             f"the profiles of {name} contradict each other if they share one clock, so they are "
             f"treated as {format_count(len(names), 'machine')}, such as containers with the same "
             "host name. Their clocks are aligned by data dependencies. To treat them as one "
@@ -230,7 +230,7 @@ def list_contradicting_hosts(
     """
     return tuple(
         Limitation(
-            "ranks of one host contradict each other",
+            "ranks on one host contradict each other",
             f"on the shared clock of {name}, operations ran before their input was ready, and "
             "separate clocks would not explain this. Either some times or the inferred stages are "
             "wrong. To set the stages, pass --parallel",

@@ -216,7 +216,7 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
         "recorded time is wrong, an operation passes on its result before it ends, or the inferred "
         "stages are wrong. To set the stages, pass --parallel"
     )
-    return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
+    return (Limitation("ranks on one host contradict each other", reason, len(broken)),)
 
 
 def _choose_reference(recordings: JoinedRecordings) -> int:

@@ -453,15 +453,14 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """For each rank pair, measure how much the steps of each rank differ from one another.
+    """Measure how much the steps of one rank differ from one another, for each pair of ranks.
 
-    The steps of ranks that wait for each other vary together, so the differences on the two ranks
-    are not independent. For each lag (number of iterations between two steps), the smaller mean of
-    the two ranks is used. The degrees of freedom are the larger of the two ranks' numbers of
-    differences, but no more than the number of steps on the first rank.
-
-    Lags at which either rank has fewer than ``_TRIM_ONE`` differences get the degrees of freedom of
-    column 0 (any two steps).
+    Both ranks of a pair are measured, for each lag (number of iterations between two steps). The
+    smaller of their two means is used. Ranks that wait for each other vary together, so their
+    differences are not independent. The degrees of freedom are therefore not added. The larger of
+    the two ranks' numbers of differences is used, but no more than the number of steps on the first
+    rank. Lags at which either rank has fewer than ``_TRIM_ONE`` differences get the degrees of
+    freedom of column 0 (any two steps).
 
     Args:
         a: Differences between the steps of the first rank in each pair.

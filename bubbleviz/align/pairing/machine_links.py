@@ -206,10 +206,10 @@ def _choose_shifts(
 def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best: Ints) -> Floats:
     """Compute, in nats, how much better iteration times fit the best shift than each other shift.
 
-    A step is the time from an event to the same event of the next iteration. When two shifts that
-    are ``lag`` apart are compared, the null hypothesis of both fits is the distribution of
-    differences between steps of one rank that are ``lag`` iterations apart. If there are too few
-    iterations, any two steps of one rank are used.
+    A step is the time from an event to the same event of the next iteration. Iterations that repeat
+    a pattern fit well at several shifts. If two shifts are ``lag`` apart, both fits are therefore
+    tested against steps of one rank that are ``lag`` iterations apart. If there are too few
+    iterations, they are tested against any two steps of one rank.
 
     Args:
         comparisons: Statistics for each way of comparing the pairs' iterations.

@@ -90,7 +90,7 @@ _STAGES_AFTER_TURN_MAY_BE_MISSING = Limitation(
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _EARLIER_STAGES_UNKNOWN = Limitation(
-    "numbers of stages",
+    "stage numbers",
     "the first stage with a profile receives activations, so an unknown number of earlier stages "
     "have no profile. Stages are counted from the first stage with a profile",
     kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
