@@ -262,9 +262,9 @@ def _choose_formats(
     """Return the format of each output file, keyed by the path of the file.
 
     Args:
-        files: For each option named after a format, the path that was given, or None. Keyed by
-            format.
-        outputs: Paths given with ``-o``. Their suffixes determine the formats.
+        files: Path passed with each format's own option, such as ``--svg``, or None if the option
+            was not passed. Keyed by format.
+        outputs: Paths passed with ``-o``. Their suffixes determine the formats.
         endings: Formats that only this command can write, keyed by the ending of the file name.
 
     Raises:

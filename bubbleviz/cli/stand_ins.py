@@ -128,8 +128,9 @@ class StandIns:
 
         Args:
             text: The text.
-            field: Name of the field that contains the text, or "" if unknown. In fields such as
-                ``host``, text that equals a ratio name can be a private name.
+            field: Name of the field that contains the text, or "" if unknown. Text that equals the
+                name of a ratio, such as ``step``, is replaced only in fields that contain names,
+                such as ``host``.
         """
         if text in self._stand_in and (field in _NAMING_FIELDS or text not in _RATIOS):
             return self._stand_in[text]

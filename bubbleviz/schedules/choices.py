@@ -374,9 +374,9 @@ def _calibrate(run: MeasuredTimes) -> _Calibration:
 def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
     """Convert a simulated schedule to a choice with its predicted time.
 
-    The predicted time is the mean makespan over random draws, multiplied by the scale of the
-    calibration. The bubble ratio is the fraction of the predicted time that the devices do not
-    spend on work, or 0 if that fraction is negative.
+    The predicted time is the mean makespan over random draws of the operation times, multiplied by
+    the scale of the calibration. The bubble ratio is the fraction of the predicted time that the
+    devices do not spend on work, or 0 if that fraction is negative.
 
     The error is None if no windows were measured. Otherwise, the error combines the errors of the
     measured mean and of the drawn mean with the relative difference between measurement and

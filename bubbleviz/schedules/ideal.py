@@ -446,7 +446,7 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
             raise UsageError(f"{size} {name}: must be at least 1")
     if stages > _MAX_STAGES:
         raise UsageError(
-            f"{stages:,} stages are too many: only up to {_MAX_STAGES:,} can be simulated; use "
+            f"{stages:,} stages are too many to simulate (the maximum is {_MAX_STAGES:,}); use "
             "fewer stages, or a single pipeline"
         )
     count = 3 * stages * microbatches * chunks

@@ -197,22 +197,23 @@ def _check_size(workload: Workload) -> None:
         raise UsageError(f"{workload.microbatches} microbatches: must be at least 1")
     if not is_plannable(workload):
         raise UsageError(
-            f"{n_operations:,} operations are too many to plan; use fewer microbatches, so that "
-            f"there are no more than {_MAX_OPERATIONS:,}"
+            f"{n_operations:,} operations are too many to plan (the maximum is "
+            f"{_MAX_OPERATIONS:,}); use fewer microbatches"
         )
 
 
 def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -> list[bool]:
-    """Return which searches to run, in order: True for fused, False for split backwards.
+    """Return which searches to run: True for orders with fused backwards, False for split ones.
 
-    If orders may split the backward, fused orders are searched for only if a fused backward is
-    shorter than B and W together on some virtual stage.
+    There are up to two searches. The search for fused orders comes first. It is skipped if orders
+    may split the backward and B and W together are as short as the fused backward on every virtual
+    stage.
 
     Args:
         workload: Times of the virtual stages.
         split: Whether orders may split the backward.
-        report_split: Whether to search for orders that split the backward even if they are not
-            allowed.
+        report_split: Whether to search for orders with split backwards. This can be true even if
+            ``split`` is false, because the result is also shown to users as a comparison.
     """
     times = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
     fusing_pays = any(fused < backward + weight for fused, backward, weight in times)

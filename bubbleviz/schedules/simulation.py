@@ -143,7 +143,7 @@ class Outcome:
 
 
 def simulate_outcome(plan: Plan, workload: Workload) -> Outcome:
-    """Simulate a plan with a workload.
+    """Simulate a plan with a workload, and determine whether it fits in memory.
 
     Raises:
         MismatchError: The plan deadlocks.

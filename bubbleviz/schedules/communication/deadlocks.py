@@ -147,7 +147,8 @@ def check_messages(lowered: LoweredPlan) -> None:
 def _collect_queues(lowered: LoweredPlan, consumer_of_message: dict[Message, str]) -> _Queues:
     """Collect the messages that each rank sends to, or receives from, each other rank.
 
-    Each message is in two queues: the list of its sender and the list of its receiver.
+    Each message is in two queues: one lists what the sender sends to the receiver, and the other
+    lists what the receiver receives from the sender.
 
     Raises:
         MismatchError: A message is not in ``consumer_of_message``, which means that no other rank

@@ -67,10 +67,10 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
 
 
 def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
-    """Add to a device's steps the turns that PyTorch spends on parameters and gradients.
+    """Insert the steps in which PyTorch handles parameters and gradients instead of computing.
 
-    A rank computes nothing during such a turn. There is one turn per stage for each of these
-    actions:
+    These steps matter because ranks take turns (see :func:`lower_plan`), and each of these steps
+    takes a turn. There is one step per stage for each of these actions:
 
     - Gather the parameters of the stages that are computed next, for at most ``_MAX_GATHERED``
       stages.

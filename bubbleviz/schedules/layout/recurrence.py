@@ -95,8 +95,8 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return, for each device, a path that contains all operations of the device.
 
-        The path is found as the longest path if the operations of this device take much longer than
-        all others.
+        To find the path, the operations of this device are made much longer than all others. The
+        longest path then contains all of them.
 
         Args:
             layers: Layers of the model, which determine the relative durations of F, B, W and BW.
@@ -158,12 +158,12 @@ class Recurrence:
         return np.zeros((2, max(0, self.length - 1)))
 
     def list_memory_rows(self) -> list[tuple[int, Path]]:
-        """Return the memory of each device at its moments of peak use, as sums over the stages.
+        """Return formulas for the memory of each device, one per moment at which it may peak.
 
         The order of operations determines how many microbatches a device stores after each
         operation. The device's peak memory is the maximum over all such moments. A moment is left
-        out if at another moment the device stores, on every stage, at least as many microbatches
-        before B and at least as many between B and W.
+        out if another moment never needs less memory: on every stage, at least as many microbatches
+        are between F and B, and at least as many are between B and W.
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of each stage's

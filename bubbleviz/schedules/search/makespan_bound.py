@@ -119,8 +119,9 @@ def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
 def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
     """Return the maximum work, in ticks, that can remain on a device after its last F.
 
-    The work of two groups of microbatches is added, and each group may fill the whole memory.
-    Microbatches between F and B still need B and W. Microbatches between B and W still need W.
+    After the last F, two groups of microbatches still need work: microbatches between F and B need
+    B and W, and microbatches between B and W need W. The result adds up both groups as if each of
+    them could fill the whole memory.
     """
     weights = _list_lengths(problem, device, WEIGHT)
     backwards = _list_lengths(problem, device, BACKWARD)
