@@ -296,7 +296,7 @@ def format_name(phase: str, *numbers: int | None) -> str:
         UsageError: The phase does not exist, or a number is invalid.
     """
     if phase not in PHASES:
-        raise UsageError(f"annotate.phase({phase!r}): the phases are {', '.join(PHASES)}")
+        raise UsageError(f"annotate.phase({phase!r}): the phase must be one of {', '.join(PHASES)}")
     pairs = [(word, n) for word, n in zip(_WORDS, numbers, strict=False) if n is not None]
     return _PREFIX + " ".join((phase, *(f"{word}={_check_number(word, n)}" for word, n in pairs)))
 

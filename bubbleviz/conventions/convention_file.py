@@ -251,7 +251,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     )
     if unknown_groups:
         raise UsageError(
-            f"{source}: unknown group {unknown_groups[0]!r}; the groups are "
+            f"{source}: unknown group {unknown_groups[0]!r} in match; valid groups are "
             f"{', '.join(sorted(_GROUPS))}"
         )
     by_order = "iteration" in fields
@@ -285,5 +285,5 @@ def _parse_phase(label: object, source: str) -> Phase:
     phase = parse_phase_label(str(label))
     if phase is None:
         phase_labels = ", ".join(p.label for p in Phase)
-        raise UsageError(f"{source}: unknown phase {label!r}; the phases are {phase_labels}")
+        raise UsageError(f"{source}: unknown phase {label!r}; valid phases are {phase_labels}")
     return phase

@@ -94,7 +94,7 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
     for key, value in table.items():
         if key not in types:
             raise UsageError(
-                f"{source}: unknown key {key!r}; the keys are {', '.join(sorted(types))}"
+                f"{source}: unknown key {key!r}; valid keys are {', '.join(sorted(types))}"
             )
         has_only_texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
         if type(value) is not types[key] or not has_only_texts:

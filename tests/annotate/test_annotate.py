@@ -124,7 +124,7 @@ def test_every_name_is_read_with_the_intended_meaning(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"name": "forward"}, r"annotate.phase\('forward'\): the phases are F, B, W, BW"),
+        ({"name": "forward"}, r"annotate.phase\('forward'\): the phase must be one of F, B, W, BW"),
         ({"name": "F", "microbatch": -1}, "mb=-1 must be an integer"),
         ({"name": "F", "chunk": 10**9}, "chunk=1000000000 must be an integer"),
         ({"name": "F", "stage": 1.5}, r"stage=1\.5 must be an integer"),
