@@ -476,15 +476,12 @@ def _describe_contradiction(
         is_operation = precedences.later_row[row] >= 0
         collective = f"a collective on {later_machine} waits for {earlier_machine}"
         clauses.append(_describe_need(recordings, precedences, row) if is_operation else collective)
-    hosts = dict.fromkeys(
-        machines[int(precedences.earlier_clock[row])] for row in contradiction.rows
-    )
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{', and '.join(clauses)}. No offsets between the clocks of {' and '.join(hosts)} satisfy "
-        f"this; the error is at least {contradiction.by_ns / 1e3:,.1f} us. Either a clock was set "
-        "during the capture or the profiles are not from one run. The offsets with the smallest "
-        "error are used, and every ratio that needs them is marked (!)",
+        f"{', and '.join(clauses)}. No clock offsets satisfy this; the error is at least "
+        f"{contradiction.by_ns / 1e3:,.1f} us. Either a clock was set during the capture or the "
+        "profiles are from different runs. The offsets with the smallest error are used, and every "
+        "ratio that needs them is marked (!)",
     )
 
 

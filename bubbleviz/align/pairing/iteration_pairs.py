@@ -595,8 +595,8 @@ def _name_iteration(number: int, away: int) -> str:
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, capture times, iteration counts and UTC"
 _TO_TELL = (
-    "name iterations in ranges, record all ranks from before the first iteration to after the "
-    "last, or record more iterations"
+    "name iterations in ranges, record more iterations, or record all ranks from before the first "
+    "to after the last iteration"
 )
 
 
@@ -616,7 +616,7 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
         reason = f" {describe_undecided(undecided[0], recordings.ranks)}." if undecided else ""
         has_several_machines = len({rank.machine for rank in recordings.ranks}) > 1
         clocks = (
-            ", and the clocks of the hosts cannot be aligned by data dependencies"
+            ", and host clocks cannot be aligned by data dependencies"
             if has_several_machines
             else ""
         )

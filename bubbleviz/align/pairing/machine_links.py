@@ -402,8 +402,8 @@ def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
     if best is None:
         return f"The iterations of {hosts} have no operation in common"
     return (
-        f"For {hosts}, the data fits best if {_describe_shift(best)}, but a match that "
-        f"{describe_rival(link)} is also possible"
+        f"Most likely, {_describe_shift(best)} ({hosts}), but a match that {describe_rival(link)} "
+        "is also possible"
     )
 
 
