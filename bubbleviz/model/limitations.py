@@ -119,7 +119,7 @@ class Limitation:
             return self
         if is_inside.any():
             return self
-        reason = f"{self.reason}; all of it lies outside {where}, so times in {where} are correct"
+        reason = f"{self.reason}; {where} is not affected"
         return replace(self, reason=reason, kind=LimitationKind.COSTS)
 
     @property

@@ -215,7 +215,7 @@ def test_the_user_can_name_the_steps(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no range on a launching thread .* has this name"):
         bubbleviz.idle(file, step="c")
     for step in ("a[", "a{99999999999999999999}"):
-        with pytest.raises(UsageError, match="not a regular expression"):
+        with pytest.raises(UsageError, match="not a valid regular expression"):
             bubbleviz.idle(file, step=step)
     for step in ("[[a]", "[a--b]"):
         with pytest.raises(UsageError, match=r"step: .* is ambiguous \(possible "):

@@ -104,7 +104,7 @@ def test_a_batch_has_the_times_of_its_end_entry_in_json_and_pickles(tmp_path: Pa
 
 HOLDS = b"\x80\x02}X\x07\x00\x00\x00version"
 DAMAGED = {
-    HOLDS + b"cos\nsystem\nX\x02\x00\x00\x00ls\x85Rs.": "it asks for os.system",
+    HOLDS + b"cos\nsystem\nX\x02\x00\x00\x00ls\x85Rs.": "it refers to os.system",
     # This index and this length exceed the data.
     HOLDS + b"r\xff\xff\xff\x7fs0": "damaged",
     HOLDS + b"X\xff\xff\xff\x7f": "damaged",
@@ -126,5 +126,5 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
         list_limitation_subjects(communication) >= {"a profile in the directory"},
         communication.faults[0].undumped,
     ) == (1, (0,))
-    with pytest.raises(InputError, match="does not end in its rank"):
+    with pytest.raises(InputError, match="must end in its rank"):
         read_events(str(path.rename(tmp_path / "dump")))

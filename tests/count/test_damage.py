@@ -254,4 +254,4 @@ def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
     assert list_restriction_codes(in_window) == ["kernels-lost"]
     assert out_of_window.restrictions == ()
     reason = find_limitation(out_of_window, LOST).reason
-    assert "none of it lies in the window" in reason
+    assert "; the window is not affected" in reason

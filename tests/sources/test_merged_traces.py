@@ -256,7 +256,7 @@ def test_indistinguishable_recordings_are_refused(case: str, tmp_path: Path) -> 
     path = _write(tmp_path / "merged.json", REFUSED[case])
 
     for command in (bubbleviz.idle, bubbleviz.inspect):
-        with pytest.raises(ProfileError, match=r"contains .*give the original files"):
+        with pytest.raises(ProfileError, match=r"contains .*pass the original files"):
             command(path)
 
 

@@ -83,7 +83,7 @@ def test_joined_files_of_two_hosts_are_refused(tmp_path: Path) -> None:
     concatenated.write_bytes(make_space(make_gpu(), ["a"]) + make_space(make_gpu(), ["b"]))
 
     with pytest.raises(
-        ProfileError, match=r"contains recordings of 2 hosts.*give the original files"
+        ProfileError, match=r"contains recordings from 2 hosts.*pass the original files"
     ):
         bubbleviz.idle(concatenated)
 

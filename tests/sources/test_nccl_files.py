@@ -59,7 +59,7 @@ TWO = (
 
 @pytest.mark.parametrize("text", ["", "[\n{}]\n", "[", "{}", "[]", "\0" * 100, "{" * 100])
 def test_a_file_without_events_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match="is not an NCCL event file"):
+    with pytest.raises(InputError, match="not an NCCL event file"):
         read(tmp_path, text)
 
 

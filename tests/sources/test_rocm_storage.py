@@ -180,7 +180,7 @@ def test_rows_out_of_order_are_refused(database: Path, tmp_path: Path) -> None:
     _swap_two_rows(path, table)
 
     for command in (bubbleviz.analyze, bubbleviz.idle, bubbleviz.inspect):
-        with pytest.raises(ProfileError, match="not in the order of their numbers"):
+        with pytest.raises(ProfileError, match="the events are not sorted by id"):
             command(path)
 
 
