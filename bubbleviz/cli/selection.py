@@ -244,7 +244,7 @@ def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
             missing = min(requested - existing, default=None)
             kind = name.removeprefix("--").removesuffix("s")
             problem = (
-                "the other options exclude all of these"
+                "excluded by the other options"
                 if missing is None
                 else f"there is no {kind} {missing}"
             )

@@ -388,8 +388,8 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     _check_chunks("chimera", chunks, 1, "device and direction")
     if stages % 2 or microbatches % stages:
         raise UsageError(
-            "chimera needs an even number of stages, and a multiple of that number as "
-            f"microbatches, not {format_count(stages, 'stage')} and "
+            "chimera needs an even number of stages, and a number of microbatches that is a "
+            f"multiple of the number of stages, not {format_count(stages, 'stage')} and "
             f"{format_count(microbatches, 'microbatch', 'microbatches')}"
         )
     orders = tuple(_order_chimera(stages, microbatches, device) for device in range(stages))

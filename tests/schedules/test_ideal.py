@@ -151,8 +151,8 @@ def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
             ("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"),
             "too small; a single microbatch",
         ),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: is not an"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: is not an amount"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: not an"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: not an amount"),
         (
             ("--schedule", "zb-1p", *SIZES, "--memory-w", "2"),
             "--memory-w: M_W (2) cannot exceed M_B (1)",
@@ -167,7 +167,7 @@ def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit=junk"),
-            "--memory-limit junk: is not an amount of memory",
+            "--memory-limit junk: not an amount of memory",
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit", "4"),
@@ -176,7 +176,7 @@ def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
         (("--schedule", "zb-2p", *SIZES, "--chunks", "2"), "zb-2p needs exactly one chunk"),
         (("--schedule", "v-min", *SIZES, "--chunks", "1"), "v-min needs exactly two chunks"),
         (("--schedule", "chimera", *SIZES, "--chunks", "2"), "chimera needs exactly one chunk"),
-        (("--schedule", "chimera", *SIZES, "-m", "6"), "a multiple of that number"),
+        (("--schedule", "chimera", *SIZES, "-m", "6"), "a multiple of the number of stages"),
         (("--schedule", "chimera", *SIZES, "-p", "3", "-m", "6"), "even number of stages"),
         (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "cannot be drawn"),
         (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "the --memory options do not apply"),

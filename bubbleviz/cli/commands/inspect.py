@@ -45,7 +45,7 @@ def inspect(
         _write_bundle(profiles, convention or (), outputs)
         return
     if "report" in outputs.formats.values():
-        raise UsageError("-o FILE.zip cannot be combined with other outputs; remove them")
+        raise UsageError("-o FILE.zip cannot be combined with other outputs; remove the others")
     files = find_profiles(profiles)
     outputs.check([*(file.path for file in files), *(convention or ())])
     from bubbleviz.cli.overview import describe_inspection, list_similar_files, make_kind_key
