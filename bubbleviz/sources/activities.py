@@ -41,7 +41,7 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Sort key that :meth:`build` assigned to each row, in the order in which the rows were
+        group: Key by which :meth:`build` sorted each row, in the order in which the rows were
             added. None before :meth:`build` is called, or if there is at most one rank.
         streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`
             is called.
@@ -161,11 +161,11 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Remove the activities whose times are missing or impossible from a block.
+        """Count the activities with missing or impossible times, and remove them from a block.
 
-        The times of an activity are missing if its start and end are both 0. Activities with
-        missing times are counted in ``untimed[kind]``. Activities whose times
-        :func:`~bubbleviz.model.profile.mask_possible` rejects are counted in ``impossible[kind]``.
+        - Missing times: the start and the end are both 0. Counted in ``untimed[kind]``.
+        - Impossible times: :func:`~bubbleviz.model.profile.mask_possible` rejects them. Counted in
+          ``impossible[kind]``.
 
         Args:
             block: Fields of the activities, shape (fields, activities). The first field is the

@@ -47,8 +47,8 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     Args:
         export: The open export.
         activities: Activities in the export.
-        group: Sort key of each activity, in the order of the export. None if the
-            activities were not sorted.
+        group: Key by which each activity was sorted, in the order of the export. None if the
+            activities still have the order of the export.
 
     Raises:
         ProfileError: The export is damaged.

@@ -182,7 +182,7 @@ def _iter_limitations(
 def _describe_missing(
     export: Export, counts: Mapping[str, int | None]
 ) -> tuple[tuple[str, ...], bool]:
-    """Describe what an export lacks for an analysis to be possible.
+    """List what an export lacks that an analysis needs or can use.
 
     Args:
         export: The open export.

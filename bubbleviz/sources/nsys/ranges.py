@@ -97,7 +97,9 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
 def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Assign each row the index of its name, which is its text or else its registered string.
+    """Number the names of all rows.
+
+    The name of a row is its text. If the row has no text, its name is its registered string.
 
     Args:
         blocks: Blocks of rows. A block is a tuple of three columns: the registered string id of

@@ -312,8 +312,8 @@ class Cells:
 
         Returns:
             bounds_ns: Start and end of each interval, text by text, shape (intervals, 2).
-            first: The intervals of text ``i`` are in the rows ``first[i]`` to ``first[i + 1]`` of
-                ``bounds_ns`` (exclusive), shape (texts + 1,).
+            first: Row of each text's first interval in ``bounds_ns``, followed by the number of
+                intervals, shape (texts + 1,).
 
         Raises:
             ProfileError: A text is not a list of intervals.
