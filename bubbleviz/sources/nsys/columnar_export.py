@@ -573,7 +573,7 @@ def _create_views(
 def _create_names(
     connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
 ) -> bool:
-    """Create the ENUM type that numbers the names that are stored in place of ids.
+    """Create an ENUM type that numbers names, if columns contain names in place of ids.
 
     Names are numbered in order of first appearance.
 
