@@ -116,9 +116,10 @@ class NamedOperations:
 def find_operations(
     profile: Profile, named_ranges: Ranges, names: NameMeanings, work: LinkedWork
 ) -> NamedOperations:
-    """Turn named ranges into operations of the ranks on which the ranges launched work.
+    """Turn named ranges into operations.
 
-    The five steps are described at the top of this module.
+    A range becomes part of an operation on each rank on which it launched work. The five steps are
+    described at the top of this module.
 
     Args:
         profile: The profile.

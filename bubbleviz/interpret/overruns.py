@@ -150,10 +150,9 @@ def _classify_overruns(
 ) -> _Evidence:
     """Find out which overruns contain the next work, are far longer than others, and are outliers.
 
-    See :class:`_Evidence` for the definitions. There is one exception for outliers, because kernels
-    may really start before the previous kernel ends. This is assumed if there are many outliers
-    that do not contain the next work, and also many short overlaps. Only overruns that contain the
-    next work then remain outliers.
+    See :class:`_Evidence` for the definitions. There is one exception for outliers: if many of them
+    do not contain the next work, and there are also many short overlaps, kernels probably do start
+    before the previous kernel ends. Only overruns that contain the next work then remain outliers.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.

@@ -489,8 +489,8 @@ def _measure_longest_gap(
 ) -> int:
     """Return the longest time in ns that a device idled although its next work had been launched.
 
-    Idle time ends when an activity starts. It begins at the activity's launch, or at the latest end
-    of all earlier activities on the device, whichever is later. The result is 0 without idle time.
+    The gap before an activity is ``start - max(launch, end)``, where ``end`` is the latest end of
+    all earlier activities on the device. The result is 0 if there is no positive gap.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -512,8 +512,8 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
 
     The wait is unexplained if all of this holds:
 
-    - No activity on any device started earlier and ended within ``_MIN_WAIT_NS`` before or after
-      the start. Such an activity would explain the wait.
+    - The activity did not wait for other recorded work: no activity on any device started earlier
+      and ended within ``_MIN_WAIT_NS`` before or after the start.
     - The device idled for long in total during the wait; see :func:`_is_long_wait`.
     - Its longest idle interval during the wait exceeds ``_USUAL`` times ``usual_ns``.
 

@@ -60,7 +60,7 @@ def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> E
         format_name: Name of the format, or "" to detect it.
 
     Raises:
-        InputError: The file is not an event file of NCCL.
+        InputError: The file is not an NCCL event file.
         ProfileError: The file cannot be read.
     """
     format_name = format_name or detect_format(read_head(path))
