@@ -306,7 +306,7 @@ class Recorder:
             self._end()
             _log.warning(
                 "the recording to %s has stopped (%s: %s); training continues, and the data "
-                "written so far is kept",
+                "already written is kept",
                 *(self.folder, type(error).__name__, error),
             )
 

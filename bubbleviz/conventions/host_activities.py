@@ -164,7 +164,7 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
         ) from error
     tables = data.get("activity")
     if not isinstance(tables, list) or not tables or set(data) != {"activity"}:
-        raise UsageError(f"{source}: must contain [[activity]] tables and nothing else")
+        raise UsageError(f"{source}: must contain only [[activity]] tables, and at least one")
     return tuple(
         _parse_activity(table, f"{source}: activity {i}") for i, table in enumerate(tables, 1)
     )

@@ -140,7 +140,7 @@ def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", r"must contain \[\[activity\]\] tables and nothing else"),
+        ("", r"must contain only \[\[activity\]\] tables"),
         ("x", "is not valid TOML"),
         ("[[activity]]\nmatch = []", "name is missing"),
         ('[[activity]]\nname = "a"\nmatch = ["("]', "not a valid regular expression"),
@@ -154,7 +154,7 @@ def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be an integer"),
         ('[[activity]]\nname = "a"\ncolor = "red"', "unknown key 'color'"),
         ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a string"),
-        ('other = 3\n[[activity]]\nname = "a"', "and nothing else"),
+        ('other = 3\n[[activity]]\nname = "a"', "must contain only"),
     ],
 )
 def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

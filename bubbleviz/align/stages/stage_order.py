@@ -147,8 +147,8 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether stage sizes differ by more than a few missing ranks could explain.
 
-    All stages are assumed to have the size of the largest one, so smaller stages lack ranks. The
-    result is False if all sizes are equal, or if both of these conditions are met:
+    Stages that are smaller than the largest one are assumed to lack ranks. The result is False if
+    all sizes are equal, or if few ranks are missing and many stages are complete:
 
     - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
       of the largest size.

@@ -16,7 +16,7 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers whose names contain no stage.
 
     Known stages are kept. A transfer with a device span whose microbatch or stage is unknown gets
-    the stage of its rank if both of these conditions hold, and -1 otherwise:
+    the stage of its rank if both of these conditions are met, and -1 otherwise:
 
     - The rank has only one stage.
     - The rank has as many transfers of this phase, such as RECV_F, as forwards (for activations) or
