@@ -94,12 +94,12 @@ _HOSTS = frozenset(("A,B", "ADDRESS|FILE", "HOST:PORT"))
 _SUPPLIED = ("outputs", "invocation")
 
 #: Description of each output format in ``--help``, keyed by format name.
-JSON = {"json": "JSON for programs"}
-CSV = {"csv": "CSV"}
-MARKDOWN = {"markdown": "summary for a pull request"}
-SVG = {"svg": "picture as SVG"}
-PICTURE_FILES = {**SVG, "pdf": "picture as PDF for a paper", "png": "picture as PNG"}
-ORDER = {"csv": "order of operations as PyTorch's CSV"}
+JSON = {"json": "Write JSON for programs."}
+CSV = {"csv": "Write CSV."}
+MARKDOWN = {"markdown": "Write a summary for a pull request."}
+SVG = {"svg": "Draw a picture as SVG."}
+PICTURE_FILES = {**SVG, "pdf": "Draw a picture as PDF.", "png": "Draw a picture as PNG."}
+ORDER = {"csv": "Write the order of operations as PyTorch's CSV."}
 
 
 def resolve_jobs(jobs: int | None) -> int:

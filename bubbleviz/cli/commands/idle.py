@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TOP = 12
 
 
-@command({**JSON, **CSV, **SVG, "page": "page for a browser"}, {".html": "page"})
+@command({**JSON, **CSV, **SVG, "page": "Write a page for a browser."}, {".html": "page"})
 def idle(
     profiles: list[str] = argument(
         "PROFILES...",

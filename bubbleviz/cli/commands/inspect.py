@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    {"toml": "draft of a convention", "report": "anonymous bundle for a bug report"},
+    {"toml": "Write a draft convention.", "report": "Write an anonymous bundle for a bug report."},
     {".toml": "toml", ".zip": "report"},
 )
 def inspect(

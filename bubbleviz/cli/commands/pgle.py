@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
-@command({"pbtxt": "costs as text", "pb": "costs, binary", **CSV}, {".pbtxt": "pbtxt", ".pb": "pb"})
+@command(
+    {"pbtxt": "Write costs as text.", "pb": "Write binary costs.", **CSV},
+    {".pbtxt": "pbtxt", ".pb": "pb"},
+)
 def pgle(
     profiles: list[str] = argument(
         "PROFILES...",
