@@ -272,7 +272,7 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
         )
         n_left_out = max(len(notes) - _MAX_NOTES, 0)
         more_notes = f", {format_count(n_left_out, 'more note')}" if n_left_out else ""
-        last = f"More: -v ({sizes} with their spread and significance tests{more_notes})"
+        last = f"More: -v ({sizes} with their spread and tests{more_notes})"
     yield doc.Sentence(f"\n{last}", style="dim")
 
 

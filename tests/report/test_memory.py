@@ -101,7 +101,7 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     row = next(line.split() for line in out.splitlines() if line.strip().startswith("1  "))
     assert row[:7] == ["1", "80.00", "MB", "80.00", "MB", "80.00", "MB"]
     assert "fits in 2.00 GB" in out
-    assert "as measured, other schedules with no delay but transfers" in " ".join(out.split())
+    assert "as measured, other schedules without delays except transfers" in " ".join(out.split())
     for limit in ("2", "80XB"):
         message = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
         assert (
