@@ -41,7 +41,7 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Key by which :meth:`build` sorted each row, in the order in which the rows were
+        group: Sort key that :meth:`build` used for each row, in the order in which the rows were
             added. None before :meth:`build` is called, or if there is at most one rank.
         streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`
             is called.

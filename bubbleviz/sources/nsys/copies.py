@@ -47,7 +47,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     Args:
         export: The open export.
         activities: Activities in the export.
-        group: Key by which each activity was sorted, in the order of the export. None if the
+        group: Sort key used for each activity, in the order of the export. None if the
             activities still have the order of the export.
 
     Raises:

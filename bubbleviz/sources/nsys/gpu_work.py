@@ -41,7 +41,7 @@ class GpuWork:
 
     Attributes:
         activities: Kernels and graphs, followed by copies and memsets.
-        group: Key by which each activity was sorted, in the order of the export. None if the
+        group: Sort key used for each activity, in the order of the export. None if the
             activities still have the order of the export.
         streams: Stream of each activity, or -1 if unknown. If the streams are damaged, this is the
             error to raise when they are needed.
