@@ -121,7 +121,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "paths=None: must be of type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
-        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if as well"),
+        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "pass what_if as well"),
         (lambda *_: bubbleviz.simulate(report=3), "Report | RunSummary | str | Path | None; see"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "must be of type str | None"),  # type: ignore[arg-type]  # as people do
         (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "must be of type int"),  # type: ignore[arg-type]  # as people do
