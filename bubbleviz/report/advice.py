@@ -218,9 +218,10 @@ def advise(report: Report) -> Advised:
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 
-    No change is listed if the times are unreliable, that is, if the run must be recorded again or
-    more than a few pipelines lack ranks. If no iteration is averaged, there is no first and no
-    further advice. Further advice must promise a saving of at least ``_MIN_FURTHER``.
+    - If the run must be recorded again, or more than a few pipelines lack ranks, the list is empty,
+      because the times are unreliable.
+    - If no iteration is averaged, only the list is returned, without first and further advice.
+    - Further advice must promise a saving of at least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -265,9 +266,9 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    If no iteration is selected and the marked ranks are slow in some iterations only, the example
-    iteration of the marked advice is shown instead. The marked ranks would look normal in most
-    other iterations.
+    There is one exception. If no iteration is selected and the marked ranks are slow in only some
+    iterations, they may look normal in the typical iteration. The example iteration of the marked
+    advice is then shown instead.
 
     Args:
         report: The run's report.
@@ -388,8 +389,8 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
     - No step if ranks on the same host contradict each other. In that case, a restriction contains
       the advice.
 
-    In all three cases, faults that are found by comparing ranks are ignored. If a clock was set
-    during the run and there is a step, the kinds in ``_ON_SET_CLOCKS`` are ignored as well.
+    In all three cases, faults that are found by comparing ranks are ignored. If there is a step and
+    a clock was set during the run, the kinds in ``_ON_SET_CLOCKS`` are ignored as well.
 
     Returns:
         step: The step, or None if there is none.
@@ -714,9 +715,10 @@ def _is_of_all_transfers(finding: Finding) -> bool:
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
     """Return whether a finding that contains nothing unusually slow is worth listing.
 
-    The finding is listed if all of its faults can be removed completely (see ``_NEVER_GONE``).
-    Otherwise, the finding is listed if its saving is at most ``slow_ns``, or at least
-    ``_MIN_TIMES_SLOW`` times ``slow_ns``.
+    Faults of the kinds in ``_NEVER_GONE`` cannot be removed completely. A finding with such a
+    fault must not outrank a finding about something slow unless it saves much more. It is therefore
+    left out if its saving is more than ``slow_ns``, but less than ``_MIN_TIMES_SLOW`` times
+    ``slow_ns``. All other findings are worth listing.
 
     Args:
         finding: The finding.

@@ -65,8 +65,8 @@ def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 def choose_step_window(report: Report) -> str:
     """Return the name of the ratio whose window counts as a step.
 
-    The ratio is ``period`` if it was measured in any averaged iteration, otherwise ``step`` if that
-    was. If neither was measured, ``report.explanation.listed_ratio`` is used.
+    The first ratio that was measured in any averaged iteration is used: ``period`` or ``step``. If
+    neither was measured, the result is ``report.explanation.listed_ratio``.
     """
     measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
     return next(measured_names, report.explanation.listed_ratio)

@@ -15,7 +15,7 @@ from bubbleviz.report.report import Report
 _NUMBERS = {
     True: "; the number in a box is its microbatch",
     False: "",
-    None: "; numbers in boxes, if there are any, are microbatches",
+    None: "; numbers in boxes, if any, are microbatches",
 }
 
 

@@ -64,7 +64,7 @@ class Check:
     """A limit, and the ratio in a report that is checked against it.
 
     Attributes:
-        limit: The memory limit.
+        limit: The limit.
         ratio: The ratio, whose mean is known.
         saved: The saved report.
         allow_incomplete: Whether the check may pass even if ranks or stages may be missing.
@@ -138,14 +138,14 @@ class Check:
         parts = [verdict]
         if self.within and self.high is not None and self.high > limit.maximum:
             high = _format_value(self.high, limit)
-            parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
+            parts.append(f"clock uncertainty allows up to {high}, above {limit.written}")
         if self.ratio.contradicted:
-            parts.append("it needs clocks that contradict each other")
+            parts.append("it relies on clocks that contradict each other")
         is_only_incomplete = bool(restrictions) and all(
             restriction.is_missing_part for restriction in restrictions
         )
         if self.within and is_only_incomplete and not self.allow_incomplete:
-            parts.append("--allow-incomplete checks the ranks here")
+            parts.append("to check only the recorded ranks, pass --allow-incomplete")
         kernel_time = describe_kernel_time(self.saved)
         if kernel_time is not None:
             parts.append(to_one_line(kernel_time, 200))
@@ -178,9 +178,9 @@ def check_promises(
 ) -> tuple[tuple[str, bool], ...]:
     """Check whether the advice that was followed saved as much time as promised.
 
-    If no advice was followed, there is a single line that says so and compares the iteration times.
-    This line passes, because there is no promise to keep. No line passes if restrictions make the
-    times of the changed run unreliable.
+    If no advice was followed, a single line says so and compares the iteration times. This line
+    passes, because there is no promise to keep. If restrictions make the times of the changed run
+    unreliable, all lines fail.
 
     Args:
         earlier: Report that contains the advice.
@@ -202,15 +202,15 @@ def check_promises(
     if pair.job_difference is not None:
         raise InputError(
             f"{path}: {pair.job_difference}, so its advice cannot be checked against the later "
-            "run; use --promised-by with a report of the same job"
+            "run: pass a report on the same job with --promised-by"
         )
     doubts, doubts_after = (
         _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (earlier, later)
     )
     if doubts:
         raise InputError(
-            f"{path}: {doubts[0]}, so its predictions cannot be checked; use --promised-by with "
-            "another report"
+            f"{path}: {doubts[0]}, so its predictions cannot be checked: pass another report with "
+            "--promised-by"
         )
     results = check_advice(pair)
     lines = [
@@ -270,18 +270,22 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     if results and advice:
         first = results[0]
         is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
-        limited = "; --baseline limits their length" if is_longer else ""
+        limited = ". To limit the length of iterations, pass --baseline" if is_longer else ""
         return (
-            f"no advice of {path} was followed, so no promise is checked; {first.action}: "
+            f"no advice in {path} was followed, so no promise is checked. {first.action}: "
             f"{first.change}; {first.outcome}{limited}"
         )
     if advice:
         return (
-            f"{path} promises no saving of {100 * SAME_SAVING:g} % of an iteration or more to check"
+            f"{path} promises no saving of at least {100 * SAME_SAVING:g} % of an iteration, so "
+            "there is nothing to check"
         )
     if earlier.what_to_do_first is None:
-        return f"{path} advises nothing"
-    return f"{path} promises no saving to check; what to do first: {earlier.what_to_do_first}"
+        return f"{path} contains no advice"
+    return (
+        f"{path} promises no saving, so there is nothing to check. What it recommends first: "
+        f"{earlier.what_to_do_first}"
+    )
 
 
 def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
@@ -295,13 +299,14 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
             length, in milliseconds.
 
     Raises:
-        UsageError: A limit is malformed, or a ratio has two limits in ms or two other limits.
+        UsageError: A limit is malformed, or a ratio has two limits of the same kind. The kinds are
+            times in ms, and ratios.
     """
     limits = tuple(_parse_limit(text, option) for text in texts)
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
     duplicate = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
     if duplicate is not None:
-        raise UsageError(f"{option}: {duplicate!r} has two limits; give one per ratio")
+        raise UsageError(f"{option}: {duplicate!r} has two limits: pass only one per ratio")
     return limits
 
 
@@ -317,7 +322,7 @@ def _parse_limit(text: str, option: str) -> Limit:
     largest = math.inf if unit == "ms" else 1
     is_malformed = (equals and not name) or unit == "pt" or (is_window and unit != "ms")
     if not is_malformed and unit == "%" and 1 < amount < math.inf:
-        raise UsageError(f"{option} {text[:60]!r}: a ratio is at most 100 %; give a lower limit")
+        raise UsageError(f"{option} {text[:60]!r}: a ratio cannot exceed 100 %: pass a lower limit")
     if is_malformed or not 0 <= amount <= largest:
         raise _make_limit_error(text, option)
     number = limit_text.removesuffix(unit).rstrip()
@@ -334,11 +339,11 @@ def _make_limit_error(text: str, option: str) -> UsageError:
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
     if option == "--max-time":
-        form = "120ms or step=120ms, a limit for the primary or a named window"
+        form = "120ms for the window of the primary ratio, or step=120ms for another window"
         missing_unit = "ms"
         is_unit_missing = not math.isnan(_parse_number(f"{limit_text}ms")[0])
     else:
-        form = "30%, 9ms or schedule=30%, a limit for the primary or a named ratio"
+        form = "30% or 9ms for the primary ratio, or schedule=30% for another ratio"
         missing_unit = "%"
         is_unit_missing = not unit and 1 < amount <= 100
     prefix = f"{name[:40]}=" if name else ""
@@ -397,7 +402,7 @@ def make_baseline_limits(
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(
-            f"{path}: {reason}, so nothing can be compared with it; give another report with "
+            f"{path}: {reason}, so nothing can be compared with it: pass another report with "
             "--baseline"
         )
     pair = make_pair(baseline, saved)
@@ -424,21 +429,21 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
     amount, unit = _parse_number(text.strip())
     if unit not in ("pt", "%"):
         raise UsageError(
-            f"--max-increase {text[:60]!r}: must be points of the ratio, such as 1pt, or a "
-            "percentage of the iteration time, such as 2%"
+            f"--max-increase {text[:60]!r}: must be percentage points of the ratio, such as 1pt, "
+            "or a percentage of the iteration time, such as 2%"
         )
     number = text.strip().removesuffix(unit).rstrip()
     increase = f"{number} {unit} above {to_one_line(PurePath(path).name, 60)}"
     n_ranks, n_baseline_ranks = len(saved.ranks), len(baseline.ranks)
     if n_ranks != n_baseline_ranks:
-        increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} there)"
+        increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} in the baseline)"
     if unit == "pt":
         maximum = (primary.bubble.mean or 0.0) + amount
         return Limit(primary.name, maximum, f"{100 * maximum:.2f} %, {increase}", "%")
     longest = find_ratio(baseline, pair.longest_ratio) or primary
     maximum = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
     if isinstance(pair, RunPair) and pair.is_per_microbatch:
-        numbers = f"{pair.later.microbatches} here, {pair.earlier.microbatches} there"
+        numbers = f"{pair.later.microbatches} here, {pair.earlier.microbatches} in the baseline"
         increase += f" per microbatch ({numbers})"
     return Limit(longest.name, maximum, f"{maximum:.3f} ms, {increase}", "ms", window=True)
 
@@ -472,23 +477,24 @@ def check_limits(
         if ratio is None:
             names = list(saved.summary.bubble_ratio)
             raise InputError(
-                f"{path}: has no ratio {limit.ratio[:60]!r}; it has {', '.join(names)}"
+                f"{path}: the report has no ratio {limit.ratio[:60]!r}, only {', '.join(names)}"
                 f"{suggest_word(limit.ratio, names)}"
             )
         if no_pipeline is not None:
-            needed = "the profiles of all stages"
+            remedy = "pass the profiles of all stages to bubbleviz analyze"
             if no_pipeline == PIPELINE_UNPROVEN:
-                needed = (
-                    "the order of the stages with --order, or the sizes of the run with --parallel"
+                remedy = (
+                    "analyze the run again with the order of its stages (--order) or its sizes "
+                    "(--parallel)"
                 )
             raise InputError(
                 f"{path}: {no_pipeline}, so {limit.ratio} is not the bubble of a pipeline and "
-                f"cannot be compared with {limit.written}; give analyze {needed}"
+                f"cannot be compared with {limit.written}: {remedy}"
             )
         if ratio.bubble.mean is None:
             raise InputError(
-                f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
-                f"{limit.written}; see the report's limitations"
+                f"{path}: the ratio {limit.ratio} is unknown in all iterations, so it cannot be "
+                f"compared with {limit.written}: see the limitations in the report"
             )
         checks.append(Check(limit, ratio, saved, allow_incomplete))
     return tuple(checks)

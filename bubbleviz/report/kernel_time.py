@@ -76,7 +76,7 @@ class KernelTime:
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
         ):
             return None
-        return f"any kernel ran for {format_percent(self.share)} of the time"
+        return f"kernels ran for {format_percent(self.share)} of the time"
 
     @property
     def entry(self) -> dict[str, Any]:

@@ -135,16 +135,18 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
     if cause is Cause.DEPENDENCY and producer:
         return f"it waits for {producer}"
     if cause is Cause.COMMUNICATION and producer:
-        return f"the result of {producer} is in transfer"
+        return f"the result of {producer} is being transferred"
     if cause is Cause.QUEUED and producer:
-        return f"its input's transfer is queued behind {_describe_transfer(report, peer_operation)}"
+        transfer = _describe_transfer(report, peer_operation)
+        return f"the transfer of its input is queued behind {transfer}"
     if report.no_pipeline is not None and cause in _EDGES:
         return _EDGES[cause]
-    return cause.sentence + (describe_host(report, row) if cause is Cause.HOST else "")
+    state = describe_host(report, row) if cause is Cause.HOST else ""
+    return f"{cause.sentence}; {state}" if state else cause.sentence
 
 
 def _describe_transfer(report: Report, row: int) -> str:
-    """Describe a send or receive and both of its ends, as in ``RECV_F2, from stage 3 to stage 0``.
+    """Describe a send or receive and both of its ends, as in ``RECV_F2 from stage 3 to stage 0``.
 
     The other end is the first rank of the same pipeline that runs the adjacent virtual stage. If
     there is no such rank, both ends are the rank of the operation itself.
@@ -164,7 +166,7 @@ def _describe_transfer(report: Report, row: int) -> str:
     )
     rank_names = [name_rank(report, rank) for rank in (own_rank, peer_rank)]
     source, target = rank_names if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(rank_names)
-    return f"{format_operation(report, row)}, from {source} to {target}"
+    return f"{format_operation(report, row)} from {source} to {target}"
 
 
 def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> str:
@@ -181,7 +183,7 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
         return f"it waits in {kind} for the last rank to enter"
     last = name_rank(report, int(report.operations.rank[peer_operation]))
     previous_operation = format_operation(report, peer_operation)
-    return f"it waits in {kind} for {last}, which enters it last, after {previous_operation}"
+    return f"it waits in {kind} for {last}, which enters last, after {previous_operation}"
 
 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
@@ -195,8 +197,8 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
         ranks: Indices of the ranks to choose from. Must not be empty.
 
     Returns:
-        The end of a sentence, such as " on stage 4, its thread is in cudaMalloc, and on 7 other
-        stages", or "" if no host launches late.
+        The end of a sentence, such as " on stage 4, where the launching thread is in cudaMalloc,
+        and on 7 other stages", or "" if no host launches late.
     """
     bubbles = report.bubbles
     late_rows = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
@@ -209,12 +211,11 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     rows = late_rows[bubbles.rank[late_rows] == rank]
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
     label, state = name_rank(report, rank), describe_host(report, longest)
+    on_rank = f" on {label}, where {state}" if state else f" on {label}"
     if len(ranks) == 1:
-        return f" on {label}{state}"
+        return on_rank
     other_ranks = _count_other_ranks(report, ranks)
-    return (
-        f" on {label}{state}, and on {other_ranks}" if state else f" on {label} and {other_ranks}"
-    )
+    return f"{on_rank}, and on {other_ranks}" if state else f"{on_rank} and {other_ranks}"
 
 
 def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
@@ -243,8 +244,8 @@ def describe_thread(call: str | None, range_name: str | None) -> str:
     in_range = f" inside {truncate_name(range_name)!r}" if range_name else ""
     call = truncate_name(call) if call else None
     if call:
-        return f", its thread is in {call}{in_range}"
-    return f", its thread is{in_range}, outside API calls" if in_range else ""
+        return f"the launching thread is in {call}{in_range}"
+    return f"the launching thread is{in_range} but not in an API call" if in_range else ""
 
 
 def find_host_activity(report: Report, row: int) -> tuple[str | None, str | None]:

@@ -62,7 +62,7 @@ def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[Rank
 def _summarize_kind(
     stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]
 ) -> PhaseMemory:
-    """Return the medians over the rows of a virtual stage and phase, and the number of operations.
+    """Return the median memory use of the operations of a virtual stage and phase.
 
     Args:
         stage: Virtual stage, or -1 if unknown.

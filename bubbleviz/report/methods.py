@@ -149,7 +149,7 @@ def _list_caveats(report: Report) -> Iterator[str]:
         f"; {restriction.caveat}" for restriction in report.restrictions if restriction.caveat
     )
     if report.contradicted(report.headline):
-        yield "; it needs clocks that contradict each other"
+        yield "; it relies on clocks that contradict each other"
     if report.stages_contradicted:
         yield "; the given order of stages contradicts the data dependencies"
     kernels = report.kernel_time.sentence
@@ -157,4 +157,4 @@ def _list_caveats(report: Report) -> Iterator[str]:
         yield f"; {kernels}"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield f"; with compute outside every operation counted as work it is {format_percent(low)}"
+        yield f"; if compute outside all operations counts as work, it is {format_percent(low)}"

@@ -119,10 +119,11 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Write each interval to the cell of the last operation that began before it on the same rank.
+    """Return a column that contains, for each operation, the intervals that follow its start.
 
-    An interval that starts before all operations of its rank is written to the cell of the first
-    operation. Intervals on ranks without operations are left out.
+    An interval belongs to the last operation that began before it on the same rank. If no operation
+    began before it, the interval belongs to the rank's first operation. Intervals on ranks without
+    operations are left out.
 
     Returns:
         A column with one cell per operation.

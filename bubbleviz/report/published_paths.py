@@ -110,5 +110,5 @@ def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
         times = f" ({total:,})" if total != 1 else ""
         lines.append(f"{subjects}{times}: {to_one_line(reason, 400)}")
     if len(lines) > max_lines:
-        lines[max_lines:] = [f"and {len(lines) - max_lines} more with -o report.json"]
+        lines[max_lines:] = [f"and {len(lines) - max_lines} more (all of them with -o report.json)"]
     return lines

@@ -290,8 +290,8 @@ class Report:
         """Return the mean that a ratio would have if compute outside operations counted as work.
 
         The result is None if this mean is unknown, or if it is not noticeably lower than the mean
-        of the ratio. A difference is noticeable if it exceeds ``NOTICEABLE``, or 0 if ranks lack
-        operations.
+        of the ratio. Only differences larger than ``NOTICEABLE`` are noticeable. If ranks lack
+        operations, any difference is noticeable.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -552,8 +552,8 @@ def _list_limitations(
         limitations.append(
             Limitation(
                 "backward",
-                "no range is named as a backward pass, so the run counts as inference; if it "
-                "trains, give its name with --convention",
+                "no range name is recognized as a backward pass, so the run counts as inference. "
+                "If it trains, specify the name of its backward ranges with --convention",
             )
         )
     limitations.extend(_list_ambiguous_ratios(counts))
@@ -591,9 +591,9 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
         is_numbered: Whether range names contain the numbers of microbatches.
     """
     remedy = (
-        "check the numbers in the names of ranges"
+        "check the microbatch numbers in the range names"
         if is_numbered
-        else "microbatches are numbered by order, so check that no range is missing"
+        else "microbatches are numbered in the order they ran in, so check that no range is missing"
     )
     incomplete = [i for i in counts.iterations if not (i.complete or i.began_unrecorded)]
     unmatched = sum(i.unmatched for i in incomplete)
@@ -602,21 +602,21 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
     mostly_cut = LimitationKind.ITERATIONS_MOSTLY_CUT
     for subject, reason, number, kind in (
         (
-            "iterations in which a forward has no backward of its number",
-            f"their ranks went on, so the capture did not cut them; {remedy}; they are listed, not "
-            "averaged",
+            "iterations in which a forward has no backward with the same number",
+            f"their ranks continued, so the capture did not cut them off: {remedy}. These "
+            "iterations are listed but not averaged",
             unmatched,
             other,
         ),
         (
-            "iterations cut by the capture",
-            "they are listed, not averaged",
+            "iterations cut off by the capture",
+            "they are listed but not averaged",
             cut,
             mostly_cut if 2 * cut > len(counts.iterations) else other,
         ),
         (
             "evaluation iterations",
-            "they only go forward; they are listed, not averaged with the training iterations",
+            "they contain only forwards, so they are listed but not averaged with the others",
             evaluations,
             other,
         ),
@@ -636,7 +636,7 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
         verb = "is" if len(left_out) == 1 else "are"
         consequence = (
             f"{format_count(len(left_out), 'iteration')} that began {{}} before that {verb} "
-            "listed, not averaged"
+            "listed but not averaged"
         )
         note = describe_skew(run.recorded, counts.awaited_ns, consequence)
         is_none_averaged = not counts.summary.iterations
@@ -656,8 +656,8 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
     if ranks:
         yield Limitation(
             "operations that some ranks lack",
-            "a backward without its forward, or a microbatch that other stages ran; the true ratio "
-            "may be smaller; check the names of ranges on "
+            "a backward has no forward, or a microbatch ran only on other stages, so the true "
+            "ratio may be smaller: check the range names on "
             f"{list_first((f'{label} ({count:,})' for label, count in ranks), _MAX_LISTED)}",
             sum(count for _, count in ranks),
             LimitationKind.OPERATIONS_LACKING,
@@ -674,7 +674,8 @@ def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterat
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
         yield Limitation(
             "idle intervals and their causes",
-            f"no rank has a window of {counts.headline}, so these refer to {ratio}",
+            f"no rank has a window for the ratio {counts.headline}, so these refer to the ratio "
+            f"{ratio}",
         )
     if explanation.no_path_reason:
         yield Limitation("critical path, slack and effects of changes", explanation.no_path_reason)
@@ -694,5 +695,5 @@ def _list_ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
             yield Limitation(
                 f"the ratio {name}",
                 f"is between {low:.4f} and {ratio.mean:.4f}, depending on whether compute kernels "
-                "outside operations are work; the largest are listed",
+                "outside operations count as work; the largest of these kernels are listed",
             )

@@ -39,26 +39,27 @@ WITHOUT_GPU_WORK = Restriction(
     "it is incomplete because the GPU work of some stages was not recorded",
     is_missing_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
-    advice="Trace GPU work in every process: some stages have ranges and no kernel in the "
+    advice="Trace GPU work in every process: some stages have ranges but no kernels in the "
     "profiles, so the bubble is unknown",
-    details="-v coverage names them",
+    details="-v coverage lists them",
 )
 KERNELS_LOST = Restriction(
     "kernels-lost",
     "incomplete: kernels that were launched are not in the profile",
     "it is incomplete because kernels that were launched are not in the profile",
     kind=LimitationKind.KERNELS_LOST,
-    advice="Profile again: some launched kernels are not in the profile, so idle time may be work",
-    details="-v coverage counts them",
+    advice="Profile again: some launched kernels are not in the profile, so some of the idle time "
+    "may be work",
+    details="-v coverage shows how many",
 )
 GRAPHS_LOST = Restriction(
     "graphs-lost",
     "incomplete: graph launches have no recorded kernels",
     "it is incomplete because graph launches have no recorded kernels",
     kind=LimitationKind.GRAPHS_LOST,
-    advice="Profile with larger buffers or for a shorter time: graph launches have no recorded "
-    "kernels, so idle time around them is unknown",
-    details="-v coverage counts them",
+    advice="Profile with larger buffers or for a shorter time: some graph launches have no "
+    "recorded kernels, so idle time around them is unknown",
+    details="-v coverage shows how many",
 )
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
@@ -70,17 +71,17 @@ MAYBE_INCOMPLETE = Restriction(
 ITERATIONS_UNDIVIDED = Restriction(
     "iterations-undivided",
     "one iteration may be several training steps",
-    "iteration boundaries are unknown, so one may be several training steps",
+    "iteration boundaries are unknown, so one iteration may be several training steps",
     kind=LimitationKind.ITERATIONS_UNDIVIDED,
 )
 ITERATIONS_UNMARKED = Restriction(
     "iterations-unmarked",
-    "one iteration may be a part of a training step",
-    "iterations cannot be separated, so one may be part of a training step, and one operation may "
-    "be several microbatches",
+    "one iteration may be only part of a training step",
+    "iterations cannot be separated, so one iteration may be only part of a training step, and one "
+    "operation may be several microbatches",
     kind=LimitationKind.ITERATIONS_UNMARKED,
-    advice="Name iterations in ranges, or record a range Optimizer: all forwards name one "
-    "microbatch and iterations cannot be separated, so the bubble is unknown",
+    advice="Put each iteration in a named range, or record a range named Optimizer: all forwards "
+    "have the same microbatch number and iterations cannot be separated, so the bubble is unknown",
 )
 #: All restrictions, most severe first. Every output lists them in this order.
 RESTRICTIONS = (
@@ -88,7 +89,9 @@ RESTRICTIONS = (
     UNPROVEN,
     RANKS_MISSING,
     _make_no_pipeline(
-        "other-stages-missing", reasons.OTHER_STAGES_MISSING, "it is of one stage of a pipeline"
+        "other-stages-missing",
+        reasons.OTHER_STAGES_MISSING,
+        "it describes only one stage of a pipeline",
     ),
     WITHOUT_GPU_WORK,
     Restriction(
@@ -96,8 +99,8 @@ RESTRICTIONS = (
         "incomplete: events are missing because a file is cut short or damaged",
         "it is incomplete because events are missing from a truncated or damaged file",
         kind=LimitationKind.FILE_DAMAGED,
-        advice="Copy the files again, or record again: a file is cut short or damaged and lacks "
-        "events, so idle time may be work",
+        advice="Copy the files again, or record again: a file is cut short or damaged, and events "
+        "are missing from it, so some of the idle time may be work",
     ),
     KERNELS_LOST,
     GRAPHS_LOST,
@@ -107,8 +110,8 @@ RESTRICTIONS = (
         "it is incomplete because work launched before the capture is not recorded",
         kind=LimitationKind.WORK_BEFORE_CAPTURE,
         advice="Start the capture while the devices are idle: they ran work that was launched "
-        "before it and is not recorded, so their idle time is unknown",
-        details="-v coverage says how long",
+        "before the capture and is not recorded, so their idle time is unknown",
+        details="-v coverage shows for how long",
     ),
     Restriction(
         "recordings-awaited",
@@ -121,17 +124,18 @@ RESTRICTIONS = (
         "incomplete: kernels have invalid timestamps",
         "it is incomplete because kernels with invalid timestamps were left out",
         kind=LimitationKind.KERNELS_LEFT_OUT,
-        advice="Export or profile again: kernels have invalid timestamps, so idle time may be work",
-        details="-v coverage counts them",
+        advice="Export or profile again: some kernels have invalid timestamps, so some of the idle "
+        "time may be work",
+        details="-v coverage shows how many",
     ),
     Restriction(
         "recorded-names-lost",
         "incomplete: names of recorded operations are damaged",
         "it is incomplete because operations with damaged names were left out",
         kind=LimitationKind.RECORDING_NAMES_LOST,
-        advice="Copy the recordings again, or record again: operations whose names are damaged "
-        "are left out, so idle time may be work",
-        details="-v coverage counts them",
+        advice="Copy the recordings again, or record again: operations with damaged names are left "
+        "out, so some of the idle time may be work",
+        details="-v coverage shows how many",
     ),
     Restriction(
         "kernels-overrun",
@@ -140,32 +144,32 @@ RESTRICTIONS = (
         kind=LimitationKind.KERNELS_OVERRUN,
         advice="Profile again: recorded kernel end times are wrong, so operations and idle time "
         "next to them are uncertain",
-        details="-v coverage counts them",
+        details="-v coverage shows how many",
     ),
     Restriction(
         "waiting-counted",
         "uncertain: kernels that look like waiting count as compute",
         "it is uncertain because kernels that look like waiting count as compute",
         kind=LimitationKind.WAITING_COUNTED,
-        advice="List kernels that communicate in a TOML file, and give it with --convention: "
-        "kernels that look like waiting count as compute, so idle time is too small",
-        details="-v coverage names them",
+        advice="List the communication kernels in a TOML file, and pass it with --convention: "
+        "kernels that look like waiting count as compute, so the reported idle time is too small",
+        details="-v coverage lists them",
     ),
     Restriction(
         "ranks-without-operations",
-        "maybe incomplete: GPUs that computed as long as others ran no named operation",
-        "GPUs that computed as long as others ran no named operation",
+        "maybe incomplete: some GPUs computed as long as the others but ran no named operation",
+        "some GPUs computed as long as the others but ran no named operation",
         is_missing_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
-        advice="Name the forwards and backwards of all GPUs: some computed only outside "
-        "operations, so the bubble is unknown",
-        details="-v coverage names them",
+        advice="Put named ranges around the forwards and backwards of all GPUs: some GPUs computed "
+        "only outside operations, so the bubble is unknown",
+        details="-v coverage lists them",
     ),
     MAYBE_INCOMPLETE,
     Restriction(
         "stages-counted-from-held",
-        "stages are counted from the first that has a profile",
-        "its stages are counted from the first that has a profile",
+        "stages are counted from the first stage that has a profile",
+        "its stages are counted from the first stage that has a profile",
         is_missing_part=True,
         kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
     ),
@@ -181,9 +185,9 @@ RESTRICTIONS = (
         "incomplete: the GPU work of some operations is not in the profile",
         "it is incomplete because the GPU work of some operations is not in the profile",
         kind=LimitationKind.OPERATIONS_WITHOUT_WORK,
-        advice="Profile again: some forwards and backwards have no kernels, so idle time may be "
-        "work",
-        details="-v coverage counts them",
+        advice="Profile again: some forwards and backwards have no kernels, so some of the idle "
+        "time may be work",
+        details="-v coverage shows how many",
     ),
     Restriction(
         "operations-lacking",
@@ -195,7 +199,7 @@ RESTRICTIONS = (
     ITERATIONS_UNMARKED,
     Restriction(
         "host-name-shared",
-        "several machines have one host name",
+        "several machines share a host name",
         "clocks show that profiles with the same host name were recorded on different machines",
         is_missing_part=True,
         kind=LimitationKind.HOST_NAME_SHARED,
@@ -205,9 +209,9 @@ RESTRICTIONS = (
         "uncertain: ranks on the same host contradict each other about its clock",
         "it is uncertain because ranks on the same host contradict each other about its clock",
         kind=LimitationKind.RANKS_CONTRADICTED,
-        advice="Give each machine a host name of its own and name iterations in ranges, or set "
-        "the stages with --parallel: operations of one host ran before their input was there",
-        details="-v coverage names them",
+        advice="Give each machine its own host name and put each iteration in a named range, or "
+        "set the stages with --parallel: operations on one host ran before their input was ready",
+        details="-v coverage lists them",
     ),
 )
 #: A report is restricted if at least this fraction of the kernels have no valid times. From this
@@ -296,8 +300,8 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
 def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
     """Add the number of lost graphs to the text of the restriction about lost graphs.
 
-    The restriction is returned unchanged if several files lost graphs. All other restrictions are
-    returned unchanged as well.
+    If several files lost graphs, the restriction is returned unchanged. So are all other
+    restrictions.
     """
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction

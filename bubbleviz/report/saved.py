@@ -98,8 +98,8 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
                 "again with this version: bubbleviz analyze RUN -o report.json"
             )
         raise InputError(
-            f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, "
-            "or a report of them: bubbleviz analyze RUN -o report.json"
+            f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}: pass the profiles of the run, "
+            "or a report written by bubbleviz analyze RUN -o report.json"
         )
     return _check_parts(path, _check_ratios(path, _decode(path, data, RunSummary)))
 
@@ -142,7 +142,7 @@ def _read_bytes(path: str) -> bytes:
     Raises:
         InputError: The file cannot be read.
     """
-    hint = "name a report that bubbleviz analyze -o report.json wrote"
+    hint = "pass a report that bubbleviz analyze -o report.json wrote"
     return read_bounded(path, _MAX_BYTES, "a report", hint, pipes=True)
 
 
@@ -159,7 +159,7 @@ def _read_schema(path: str, data: bytes) -> str:
         raise _make_no_report_error(path, "it contains no schema") from None
     except _UNREADABLE as error:
         if data.startswith(b"\x1f\x8b"):
-            raise InputError(f"{path}: is gzipped; unpack it with gunzip") from error
+            raise InputError(f"{path}: the report is gzipped: unpack it with gunzip") from error
         raise _make_no_report_error(path, error) from error
 
 
@@ -190,9 +190,7 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
     numbers = summary.summary
     missing = sorted(set(numbers.bubble_ratio) - set(numbers.window_ns))
     if summary.headline not in numbers.bubble_ratio or missing:
-        missing_part = (
-            f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
-        )
+        missing_part = f"the window of {missing[0][:60]!r}" if missing else "its primary ratio"
         raise InputError(
             f"{path}: the report lacks {missing_part}; write it again with bubbleviz analyze "
             "-o report.json"
@@ -227,8 +225,8 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     for label in labels:
         if parse_phase_label(label) is None:
             raise InputError(
-                f"{path}: {label[:60]!r} is not a phase; write a report with bubbleviz analyze "
-                "-o report.json"
+                f"{path}: {label[:60]!r} is not a phase; write the report again with bubbleviz "
+                "analyze -o report.json"
             )
     return summary
 
@@ -240,12 +238,12 @@ def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
     """
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     if profiles and all(Path(profile).exists() for profile in profiles):
-        hint = f"for a page run bubbleviz view {' '.join(map(quote_for_shell, profiles))}"
+        hint = f"run bubbleviz view {' '.join(map(quote_for_shell, profiles))}"
     else:
-        hint = "give the profiles, which are no longer at their paths, to bubbleviz view for a page"
+        hint = "pass the profiles, which are no longer at their paths, to bubbleviz view"
     return InputError(
-        f"{path}: is a report on idle time, without operations; use it with compare or gate, and "
-        f"{hint}"
+        f"{path}: this report is about idle time and contains no operations: use it with compare "
+        f"or gate. To draw a page, {hint}"
     )
 
 

@@ -72,13 +72,13 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return advice in words, along with its numbers.
 
-    If the saving is not promised because the replay does not match the measured iterations, the
-    saving and its error are None, and the sentence states this reason.
+    If the replay does not match the measured iterations, no saving is promised: the saving and its
+    error are None, and the sentence says why.
     """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
         missed = format_percent(advice.missed_ratio)
-        saving = f" (saving unknown: the replay misses the measured iterations by {missed})"
+        saving = f" (saving unknown: the replay differs from the measured iterations by {missed})"
     sentence = f"{action}{saving}"
     is_promised = advice.is_promised
     return AdviceEntry(
@@ -120,7 +120,7 @@ def _record_again(report: Report) -> str:
     if not window:
         return restriction.advice_of_analyze
     advice = restriction.advice_of_analyze
-    return f"{advice}; or leave out the iterations with damage: --window {window}"
+    return f"{advice}. To leave out the damaged iterations instead, pass --window {window}"
 
 
 def _record_launches(report: Report) -> str:
@@ -133,9 +133,9 @@ def _record_launches(report: Report) -> str:
     low = report.lower_bound(report.headline)
     mean = report.summary.bubble_ratio[report.headline].mean
     return (
-        f"Record again, from before the first iteration on: {n_unlinked:,} of {n_kernels:,} "
-        f"kernels ({format_percent(n_unlinked / n_kernels)}) lack their launching call, so the "
-        f"ratio lies between {format_percent(low)} and {format_percent(mean)}"
+        f"Record again, starting before the first iteration: {n_unlinked:,} of {n_kernels:,} "
+        f"kernels ({format_percent(n_unlinked / n_kernels)}) have no recorded launch call, so the "
+        f"ratio is between {format_percent(low)} and {format_percent(mean)}"
     )
 
 
@@ -148,7 +148,8 @@ def _check_for_missing(report: Report) -> str:
     reasons = [note.reason for note in report.limitations if note.kind is kind]
     sign = f": {reasons[0].partition(';')[0]}" if reasons else ""
     return (
-        f"Check for missing profiles{sign}. If none is missing, say so with --parallel tp=,pp=,dp="
+        f"Check for missing profiles{sign}. If none is missing, confirm this by passing "
+        "--parallel tp=,pp=,dp="
     )
 
 
@@ -162,19 +163,19 @@ def _add_ranks(report: Report) -> str:
     reasons = [note.reason for note in report.limitations if note.kind is unreadable]
     if not reasons:
         return (
-            "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all "
-            "ranks together (-v coverage names what was left out)"
+            "Some ranks of the run are missing, so its bubble is unknown: analyze the profiles of "
+            "all ranks together (-v coverage lists what was left out)"
         )
-    profiles = format_count(len(reasons), "profile of the directory", "profiles of the directory")
-    more_clause = " (-v coverage names the others)" if reasons[1:] else ""
+    profiles = format_count(len(reasons), "profile in the directory", "profiles in the directory")
+    more_clause = " (-v coverage lists the others)" if reasons[1:] else ""
     return f"{profiles} cannot be read, so the run's bubble is unknown: {reasons[0]}{more_clause}"
 
 
 def _add_ranks_of_few(report: Report) -> str:
     n_incomplete, n_pipelines = count_incomplete_pipelines(report.ranks) or (0, 0)
     return (
-        f"Ranks of {n_incomplete} of {format_count(n_pipelines, 'pipeline')} are missing: analyze "
-        "the profiles of all ranks together"
+        f"Ranks are missing from {n_incomplete} of {format_count(n_pipelines, 'pipeline')}: "
+        "analyze the profiles of all ranks together"
     )
 
 
@@ -195,8 +196,8 @@ def _describe_launch_gaps(report: Report) -> str:
     if any(advice.kind == "launch-gaps" for advice in advised):
         return sentence
     return (
-        f"{sentence}: launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle "
-        "shows what the host did in the gaps"
+        f"{sentence}: launch fewer, larger kernels (fuse them, or use CUDA graphs). To see what "
+        "the host did in the gaps, run bubbleviz idle"
     )
 
 
@@ -209,9 +210,9 @@ def _name_compute(report: Report) -> str:
     time = report.kernel_time
     percentage = format_percent(time.unattributed_ns / time.window_ns)
     return (
-        f"Compute outside every operation takes {percentage} of the window, "
-        f"{_compare_with_idle(report)}: name it in ranges, or with --convention, for a ratio that "
-        "counts it; the largest kernels are listed"
+        f"Compute outside all operations takes {percentage} of the window, "
+        f"{_compare_with_idle(report)}. To count it as work, put named ranges around it, or name "
+        "it with --convention (-v coverage lists the largest of these kernels)"
     )
 
 
@@ -229,21 +230,21 @@ def _skip_warm_up(report: Report) -> str:
     first = next(iteration for iteration in report.iterations if iteration.averaged)
     return (
         f"Iteration {truncate_name(first.name)} takes {times:.1f} times as long as the "
-        "others (warm-up): leave it out of averages with --skip 1; savings do"
+        "others (warm-up): exclude it from averages with --skip 1. Savings already exclude it"
     )
 
 
 def _set_pipelines(report: Report) -> str:
     return (
-        "Set the sizes of the run with --parallel tp=,pp=,dp=: which replicas form one "
-        f"pipeline is unknown, and {_get_unreplayed_reason(report)}"
+        "Set the sizes of the run with --parallel tp=,pp=,dp=: it is unknown which replicas form "
+        f"one pipeline, and {_get_unreplayed_reason(report)}"
     )
 
 
 def _describe_not_replayed(report: Report) -> str:
     return (
-        f"What would shorten iterations is unknown, since {_get_unreplayed_reason(report)}; "
-        "-v coverage says what is missing"
+        f"It is unknown what would shorten iterations, because {_get_unreplayed_reason(report)} "
+        "(-v coverage lists what is missing)"
     )
 
 
@@ -260,9 +261,9 @@ def _describe_missed_measurement(report: Report) -> str:
     diagnosis = report.explanation.diagnosis
     missed = format_percent(None if diagnosis is None else diagnosis.missed_ratio)
     return (
-        f"What would shorten iterations is unknown: a replay misses their measured length by "
-        f"{missed}, so something that was not recorded delays them; record launches and "
-        "communication as well"
+        "It is unknown what would shorten iterations: their replayed length differs from their "
+        f"measured length by {missed}, so something that was not recorded delays them. Record "
+        "launches and communication as well"
     )
 
 
@@ -279,7 +280,7 @@ def _describe_no_single_delay(report: Report) -> str:
     without_delay = find_replay(report, NO_DELAY)
     remaining = None if without_delay is None else without_delay.bubble_ratio
     return (
-        f"No single delay stands out; without any delay the {measure} would be "
+        f"No single delay stands out. Without any delays, the {measure} would be "
         f"{format_percent(remaining)} instead of {format_percent(_get_replayed_ratio(report))}"
     )
 
@@ -287,48 +288,48 @@ def _describe_no_single_delay(report: Report) -> str:
 def _describe_idle_between_iterations(report: Report) -> str:
     percentage = format_percent(_get_mean_ratio(report, "period"))
     return (
-        f"Iterations have almost no idle time, but {percentage} of the period between their starts "
-        "is idle; bubbleviz idle shows what hosts did then"
+        f"Iterations contain almost no idle time, but {percentage} of the period between their "
+        "starts is idle. To see what the hosts did then, run bubbleviz idle"
     )
 
 
 def _recommend_requests(report: Report) -> str:
     ratio = format_percent(_get_mean_ratio(report, report.headline))
     return (
-        f"No change to what ran removes the bubble ({ratio}, {report.headline}); more requests, or "
-        "more chunks in flight, would fill it"
+        f"No change to the recorded work would remove the bubble ({ratio}, {report.headline}). "
+        "More requests, or more chunks in flight, would fill it"
     )
 
 
 def _describe_period_bubble(report: Report) -> str:
     ratio = format_percent(_get_mean_ratio(report, report.headline))
     return (
-        f"No single delay stands out; {ratio} of the time from one iteration to the next is bubble "
-        f"(period){_recommend_what_if(report)}"
+        f"No single delay stands out, but {ratio} of the time from one iteration to the next is "
+        f"bubble (period){_recommend_what_if(report)}"
     )
 
 
 def _recommend_microbatches(report: Report) -> str:
-    """Return the advice to run twice as many microbatches, with the bubble staying the same length.
+    """Return the advice to run twice as many microbatches.
 
-    The text gives the schedule ratio before (r) and after (r / (2 - r)). r is the mean over all
-    averaged iterations. If the mean is unknown or some pipelines lack ranks, r is the ratio of the
-    replay.
+    The bubble is assumed to keep its length, so the schedule ratio falls from r to r / (2 - r). The
+    ratio r is the mean over all averaged iterations. If this mean is unknown or some pipelines lack
+    ranks, r is the ratio of the replay.
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:
         mean = _get_mean_ratio(report, "schedule")
     ratio = _get_replayed_ratio(report) if mean is None else mean
     return (
-        f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
+        f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, with the same "
         f"time per token, would reduce the schedule ratio from {format_percent(ratio)} to about "
         f"{format_percent(ratio / (2 - ratio))}{_recommend_what_if(report)}"
     )
 
 
 def _recommend_what_if(report: Report) -> str:
-    """Return a clause that mentions ``--what-if``, or "" if this option was given."""
-    return "" if report.what_if is not None else "; --what-if compares other schedules"
+    """Return a sentence that mentions ``--what-if``, or "" if this option was given."""
+    return "" if report.what_if is not None else ". To compare other schedules, pass --what-if"
 
 
 def _get_replayed_ratio(report: Report) -> float:
@@ -348,32 +349,33 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
     StepCode.ADD_RANKS: _add_ranks,
     StepCode.ADD_RANKS_OF_FEW: _add_ranks_of_few,
     StepCode.REPAIR_CLOCKS: lambda _: (
-        "Repair the clocks and record again, or set the stages with --parallel tp=,pp=,dp= if they "
-        "are not as shown: clocks contradict each other, so times between ranks are wrong, and no "
-        "advice rests on them (-v coverage says by how much)"
+        "Synchronize the clocks and record again, or correct the stages with --parallel "
+        "tp=,pp=,dp= if those shown are wrong. Clocks contradict each other, so times between "
+        "ranks are wrong, and no advice is based on them (-v coverage shows by how much)"
     ),
     StepCode.ALIGN_CLOCKS: lambda _: (
-        "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
-        "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
+        "Align the clocks of the hosts with --align causal: their UTC times contradict each other, "
+        "so times between hosts are wrong, and no advice is based on them (-v coverage shows by "
+        "how much)"
     ),
     StepCode.LAUNCH_GAPS: _describe_launch_gaps,
     StepCode.NAME_COMPUTE: _name_compute,
     StepCode.SET_SIZES: lambda _: (
-        "Set the sizes of the run with --parallel tp=,pp=,dp=: whether its ranks are stages or "
-        "replicas is unknown, and so is what would shorten iterations"
+        "Set the sizes of the run with --parallel tp=,pp=,dp=: it is unknown whether its ranks are "
+        "stages or replicas, so it is also unknown what would shorten iterations"
     ),
     StepCode.SET_STAGE_ORDER: lambda _: (
-        "Set the order of stages with --order, or the sizes of the run with --parallel "
-        "tp=,pp=,dp=: the times of microbatches do not show the order of stages, so what would "
-        "shorten iterations is unknown"
+        "Set the order of the stages with --order, or the sizes of the run with --parallel "
+        "tp=,pp=,dp=: the times of the microbatches do not show the order of the stages, so it is "
+        "unknown what would shorten iterations"
     ),
     StepCode.SET_PIPELINES: _set_pipelines,
     StepCode.NOT_REPLAYED: _describe_not_replayed,
     StepCode.REPLAY_MISSES: _describe_missed_measurement,
     StepCode.NO_SINGLE_DELAY: _describe_no_single_delay,
     StepCode.HOST_IDLE: lambda _: (
-        "A single stage is no pipeline, so no schedule causes its idle time; bubbleviz idle "
-        "shows what its host did"
+        "A single stage is not a pipeline, so no schedule causes its idle time. To see what its "
+        "host did, run bubbleviz idle"
     ),
     StepCode.IDLE_BETWEEN_ITERATIONS: _describe_idle_between_iterations,
     StepCode.NO_IDLE_TIME: lambda _: "There is almost no idle time in iterations to remove",
@@ -414,9 +416,9 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     makespan_ms = choice.makespan_ms or 0.0
     return (
         f"Run the schedule {choice.schedule}, which {describe_fit(limit_bytes)}",
-        f": at the measured times without delays, {makespan_ms:,.3f} ms instead of "
-        f"{base_ms:,.3f} ms (-{format_percent((base_ms - makespan_ms) / base_ms)}) from first F "
-        "to last backward",
+        f": with the measured times and no delays, it takes {makespan_ms:,.3f} ms instead of "
+        f"{base_ms:,.3f} ms (-{format_percent((base_ms - makespan_ms) / base_ms)}) from the first "
+        "F to the last backward",
         "",
     )
 
@@ -435,8 +437,8 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
     return (
         f"Run {name_ranks(report, advice.ranks)} in the order of {order.name}",
         f"{format_count(order.deviation_count, 'operation')} in "
-        f"{format_count(n_iterations, 'iteration')} are out of order ({where} in iteration "
-        f"{iteration})",
+        f"{format_count(n_iterations, 'iteration')} ran out of order (in iteration {iteration}, "
+        f"{where})",
     )
 
 
@@ -472,11 +474,11 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
     if is_of_period:
         remaining, length = format_ms(round(remaining_ns)), format_ms(round(length_ns))
         return (
-            f"{saved}: {remaining} from one iteration to the next instead of {length}, {gpu_hours}"
+            f"{saved}: {remaining} instead of {length} from one iteration to the next, {gpu_hours}"
         )
     at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
     left_ns = _measure_remaining(report, remaining_ns, saved_fraction)
-    return f"{saved}: iterations of {at_least}{format_ms(round(left_ns))}, {gpu_hours}"
+    return f"{saved}: iterations would take {at_least}{format_ms(round(left_ns))}, {gpu_hours}"
 
 
 def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
@@ -541,7 +543,7 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
         replica = f"replica {report.ranks[first].pipeline}"
         phases = _compare_phases(fault, "in the other replicas")
         return (
-            f"Find out why {replica} is slow, all of its {n_ranks}",
+            f"Find out why all {n_ranks} of {replica} are slow",
             f"In {replica}, {phases}, in {iteration_count}",
             f"Check what the hosts of {replica} have in common",
         )
@@ -654,7 +656,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     rank = name_rank_with_number(report, fault.ranks[0])
     evidence = f"On {rank}, {phases}, in {iteration_count}"
     if moves or fault.detail == MORE_KERNELS:
-        return action, evidence, moves or "It also has more kernels, so it has more layers"
+        return action, evidence, moves or "It also runs more kernels, so it has more layers"
     # A stage with too many layers and a stage on a slow GPU take equally long.
     return f"{action}, or find out why {rank} is slow", evidence, _tell_stage_from_rank(fault)
 
@@ -663,12 +665,12 @@ def _tell_stage_from_rank(fault: Fault) -> str:
     """Return a sentence that helps to distinguish a stage with too many layers from a slow GPU."""
     if fault.detail == OUTPUT_LAYER:
         return (
-            f"Stage {fault.stage} also runs the output layer and the loss; if it has fewer layers "
-            "for that already, check clocks, temperature, cooling and other jobs there"
+            f"Stage {fault.stage} also runs the output layer and the loss. If it already has fewer "
+            "layers for this reason, check clocks, temperature, cooling and other jobs there"
         )
     if fault.detail == SAME_KERNELS:
         return (
-            "It has as many kernels as the other stages, so its GPU may be slow: check clocks, "
+            "It runs as many kernels as the other stages, so its GPU may be slow: check clocks, "
             "temperature, cooling and other jobs there"
         )
     return (
@@ -693,20 +695,22 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
         name = truncate_name(report.iterations[iteration].name)
         return (
             f"Warm up all stages at once, before iteration {name}",
-            f"Its microbatch {microbatch} takes {times} as long as the others, on one stage after "
-            "another, as in compilation",
-            "--skip 1 leaves this iteration out of averages" if len(report.iterations) > 1 else "",
+            f"Its microbatch {microbatch} takes {times} as long as the others, first on one stage "
+            "and then on the next, which is typical of compilation",
+            "To exclude this iteration from averages, pass --skip 1"
+            if len(report.iterations) > 1
+            else "",
         )
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
-        evidence = f"On every stage, the longest 5 % take {times} as long as the shortest"
+        evidence = f"On every stage, the longest 5 % take {times} as long as the shortest 5 %"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
     names = list_first([str(number) for number in numbers], _MAX_NAMED)
     are_long, they_take = f"microbatches {names} are", "they take"
     if len(numbers) == 1:
         are_long, they_take = f"microbatch {names} is", "it takes"
-    n_long = f"{len(fault.microbatches):,} over all iterations"
+    n_long = f"{format_count(len(fault.microbatches), 'time')} over all iterations"
     evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
     return f"{action}: {are_long} too long", evidence, ""
 
@@ -732,10 +736,10 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
         where = _name_onset(report, fault.since_iteration)
     state = _describe_thread(report, fault)
     times = f"{_format_multiple(fault)}x the usual time" + (
-        f"; in the longest{state}" if state else ""
+        f"; in the longest, {state}" if state else ""
     )
     if not fault.detail:
-        return f"Find out what slows all ranks in {where}", f"Operations take {times}", ""
+        return f"Find out what slows down all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
     who = (
         name_rank_with_number(report, fault.ranks[0])
@@ -743,14 +747,17 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
         else format_count(len(fault.ranks), "rank")
     )
     if fault.detail != "pace":
-        action, operations = f"Find out why single operations of {who} {are_slow} {where}", "They"
-        next_step = "Check garbage collection, checkpoints and data loading then"
+        action = f"Find out why individual operations of {who} {are_slow} {where}"
+        operations = "They"
+        next_step = "Check garbage collection, checkpoints and data loading at that time"
     elif is_one:
         action, operations = f"Find out why {who} {is_slow} {where}", "Operations"
-        next_step = "Check its clocks, its temperature and what else ran on its host then"
+        next_step = "Check its clocks, its temperature and what else ran on its host at that time"
     else:
         action, operations = f"Find out why {who} {are_slow} {where}", "Operations"
-        next_step = "Check their clocks, their temperatures and what else ran on their hosts then"
+        next_step = (
+            "Check their clocks, their temperatures and what else ran on their hosts at that time"
+        )
     return action, f"{operations} take {times}", "" if _has_host(fault) else next_step
 
 
@@ -769,13 +776,14 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
         return (
             f"Find out why the link between stages {low} and {high}{where} has been slow "
             f"{_name_onset(report, since)}",
-            f"Transfers take at least {format_ms(change.after_ns)} since then, "
+            f"Transfers have taken at least {format_ms(change.after_ns)} since then, compared with "
             f"{format_ms(change.before_ns)} before",
             _check_link(report, fault),
         )
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
-        f"Transfers take {_format_multiple(fault)}x the time of other links, in {iteration_count}",
+        f"Transfers take {_format_multiple(fault)}x as long as on other links, in "
+        f"{iteration_count}",
         "",
     )
 
@@ -783,8 +791,8 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
 def _check_link(report: Report, fault: Fault) -> str:
     """Return the next check for a slow link: the network, or the connection on a single host."""
     if len({rank.host for rank in report.ranks}) > 1:
-        return "Check the network between their hosts"
-    return f"Check the connection between {name_ranks(report, fault.ranks)} (NVLink, PCIe, network)"
+        return "Check the network between the hosts of these stages"
+    return f"Check what connects {name_ranks(report, fault.ranks)} (NVLink, PCIe, network)"
 
 
 def _name_onset(report: Report, since: int) -> str:
@@ -807,7 +815,7 @@ def _describe_collective(report: Report, fault: Fault, _: str) -> _Text:
         onset = _name_onset(report, fault.since_iteration)
         return (
             f"Find out why {kind}{where} has been slow {onset}",
-            f"It takes {after_ms:,.3f} ms since then, {before_ms:,.3f} ms before",
+            f"It has taken {after_ms:,.3f} ms since then, compared with {before_ms:,.3f} ms before",
             "Check the network, and what else uses it",
         )
     return f"Overlap {kind} with compute, or shorten it", "Its data moves while ranks are idle", ""
@@ -829,7 +837,7 @@ def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
     return (
         f"Find out what changed on {_name_faulty_ranks(report, fault)} before iteration "
         f"{iteration}",
-        f"From then on operations take {_format_multiple(fault)}x as long",
+        f"From then on, operations take {_format_multiple(fault)}x as long",
         "Check clocks, temperature and other jobs there",
     )
 
@@ -842,7 +850,9 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
-    where = f" on {name_ranks(report, fault.ranks)}{_describe_thread(report, fault)}"
+    where = f" on {name_ranks(report, fault.ranks)}"
+    if state := _describe_thread(report, fault):
+        where += f", where {state}"
     if fault.detail:
         next_step = "Check data loading, checkpoints and evaluation there"
         return (
@@ -853,9 +863,9 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     when = _describe_times_of(report, fault, iteration_count)
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
-        return action, f"The other members wait for it, {when}", ""
+        return action, f"The other ranks in the collective wait for it, {when}", ""
     # Optimizers can be late even outside the windows in which bubbles are measured.
-    action = f"Launch earlier{name_latest_host(report, fault.ranks) or where}"
+    action = f"Launch operations earlier{name_latest_host(report, fault.ranks) or where}"
     return action, f"Operations start late although their input is ready, {when}", ""
 
 
@@ -878,13 +888,13 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     are_few = len(fault.ranks) < len(report.ranks)
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
     action = f"Launch fewer, larger kernels inside operations{where}"
-    running = f"run for {format_percent(1 - fault.phases[0][1])} of their time"
+    running = f"run for only {format_percent(1 - fault.phases[0][1])} of the operation time"
     if not fault.detail:
         return f"{action} (fused, or as CUDA graphs)", f"Kernels {running}", ""
-    indistinguishable = "a table of operations does not tell launch gaps from communication"
+    indistinguishable = "A table of operations does not distinguish launch gaps from communication"
     return (
         f"{action}, or overlap communication",
-        f"Compute kernels {running}; {indistinguishable}",
+        f"Compute kernels {running}. {indistinguishable}",
         "",
     )
 
@@ -897,8 +907,8 @@ def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
     return (
-        f"Post receives of {ranks} in the order in which data comes, or defer them",
-        f"{waiting} wait behind one whose data has not arrived, in {iteration_count}",
+        f"Post the receives of {ranks} in the order in which their data arrives, or defer them",
+        f"{waiting} waited behind a receive whose data had not arrived, in {iteration_count}",
         "",
     )
 
@@ -908,11 +918,11 @@ def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text
 
     In decoding, the first stage needs the token that the last stage produced in an earlier step.
     """
-    chunks = "one chunk more" if fault.detail == "one" else "more chunks"
+    chunks = "one more chunk" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (
         f"Keep {chunks} in flight",
-        "The first stage waits for the token of an earlier step, with "
+        "The first stage waits for a token from an earlier step, with "
         f"{in_flight} in the pipeline, in {iteration_count}",
         "Let the scheduler run ahead, or divide the requests into more batches",
     )

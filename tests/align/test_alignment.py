@@ -380,7 +380,7 @@ def test_a_lost_forward_and_a_different_backward_do_not_mean_fewer_microbatches(
     report = bubbleviz.analyze(tmp_path)
 
     assert not any(i.averaged for i in report.iterations)
-    assert list_reasons(report, "a forward has no backward of its number")
+    assert list_reasons(report, "a forward has no backward with the same number")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])

@@ -71,8 +71,8 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     (reason,) = list_notes(report, SHARED)
     assert "are treated as 2 machines" in reason
     assert list_restriction_codes(report) == ["host-name-shared"]
-    assert "several machines have one host name" in text_of(report)
-    assert make_document(report)["restrictions"][0]["text"] == "several machines have one host name"
+    assert "several machines share a host name" in text_of(report)
+    assert make_document(report)["restrictions"][0]["text"] == "several machines share a host name"
     # Each machine has a distinct name.
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
@@ -141,7 +141,7 @@ def test_remaining_contradictions_mark_the_ratio(
     assert list_restriction_codes(report) == ["ranks-contradicted"]
     assert "uncertain: ranks on the same host contradict each other" in text_of(report)
     what_first = make_document(report)["what_to_do_first"]
-    assert what_first.startswith("Give each machine a host name of its own")
+    assert what_first.startswith("Give each machine its own host name")
     assert "-v coverage" in what_first
     assert not [entry for entry in make_document(report)["advice"] if "transfers" in entry["text"]]
 

@@ -79,7 +79,7 @@ def test_communication_with_an_unknown_name_is_pointed_out_in_every_output(
     # The headline is marked, and the advice is to name the kernels that communicate.
     assert list_restriction_codes(report) == ["waiting-counted"]
     assert f"! uncertain: {WHAT}" in screen
-    assert (describe_first_steps(report) or "").startswith("List kernels that communicate")
+    assert (describe_first_steps(report) or "").startswith("List the communication kernels")
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -237,7 +237,7 @@ def test_receives_explain_why_clocks_contradict_each_other(
 
     assert report.contradicted("schedule") == (behavior != "late" or set_by_us > 0)
     assert len(_list_found(report)) == is_waiting
-    first = (describe_first_steps(report) or "").startswith("List kernels that communicate")
+    first = (describe_first_steps(report) or "").startswith("List the communication kernels")
     assert first == is_waiting
 
 

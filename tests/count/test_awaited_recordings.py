@@ -105,7 +105,7 @@ def test_an_iteration_that_waits_for_a_recording_is_not_averaged(
     assert averaged(report) == [False, True, True, True]
     assert not report.iterations[0].complete
     assert "so 1 iteration that began up to" in reason_of(report)
-    assert "is listed, not averaged" in reason_of(report)
+    assert "is listed but not averaged" in reason_of(report)
     assert not report.restrictions
 
 

@@ -21,8 +21,8 @@ from tests.support.planted_runs import analyze_planting
 
 pytestmark = pytest.mark.thorough
 
-UNMATCHED = "iterations in which a forward has no backward of its number"
-CUT = "iterations cut by the capture"
+UNMATCHED = "iterations in which a forward has no backward with the same number"
+CUT = "iterations cut off by the capture"
 
 
 def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:

@@ -35,7 +35,7 @@ from tests.support.notes import find_limitation, list_limitation_subjects, list_
 from tests.support.operation_tables import write_csv
 from tests.support.torch_traces import write_traces
 
-CUT = "iterations cut by the capture"
+CUT = "iterations cut off by the capture"
 UNPAIRED = "iterations across ranks"
 WITHOUT_WORK = "forwards and backwards without GPU work"
 MARK = "operations-without-gpu-work"

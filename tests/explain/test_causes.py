@@ -345,7 +345,7 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert "contradicts the data" in reasons["critical path, slack and effects of changes"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert str(describe_first_steps(report)).startswith(
-        "What would shorten iterations is unknown, since "
+        "It is unknown what would shorten iterations, because "
     )
     assert "the given order of stages contradicts the data dependencies" in write_methods(report)
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)

@@ -55,7 +55,7 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
     # There is no alternative schedule for forward-only runs.
     advice = describe_first_steps(report)
     assert advice is not None
-    assert "more requests, or more chunks in flight" in advice
+    assert "More requests, or more chunks in flight" in advice
     assert "--what-if" not in advice
 
 

@@ -185,7 +185,7 @@ def test_panels_change_no_other_output(tmp_path: Path) -> None:
         texts.append(text.read_text())
 
     assert (tmp_path / "x.panels.svg").exists()
-    assert "--what-if compares other schedules" in texts[0]
+    assert "To compare other schedules, pass --what-if" in texts[0]
     assert texts[0].replace("alone", "beside") == texts[1].replace("alone", "beside")
 
 

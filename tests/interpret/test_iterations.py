@@ -264,7 +264,9 @@ def test_constant_names_without_iterations_give_no_stages(schedule: str, stages:
     assert {rank.stage for rank in report.ranks} == {None}
     assert report.summary.bubble_ratio["schedule"].mean is None
     assert not any("without a profile" in note.what for note in report.limitations)
-    assert (describe_first_steps(report) or "").startswith("Name iterations in ranges, or record")
+    assert (describe_first_steps(report) or "").startswith(
+        "Put each iteration in a named range, or record"
+    )
     assert report.schedule is not None
     assert report.schedule.reason == "the iterations cannot be told apart"
 

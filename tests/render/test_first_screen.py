@@ -274,7 +274,7 @@ def test_the_capture_restricts_a_ratio_if_it_cut_most_iterations(
 
     limits = [n for n in render_lines(bubbleviz.analyze(tmp_path), Display()) if "Limits:" in n]
 
-    assert any("iterations cut by the capture" in line for line in limits) == limit
+    assert any("iterations cut off by the capture" in line for line in limits) == limit
 
 
 def test_a_marked_rank_has_the_same_name_as_in_the_advice(tmp_path: Path, cli: CommandLine) -> None:

@@ -44,7 +44,7 @@ def test_other_advice_remains_if_few_pipelines_lack_a_rank(folder: Path) -> None
     assert advice is not None
     missing, _, other = advice.partition(". ")
     assert missing == (
-        "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
+        "Ranks are missing from 8 of 64 pipelines: analyze the profiles of all ranks together"
     )
     complete = analyze_without(folder)
     replayed = complete.explanation.changes[0].bubble_ratio or 0.0
@@ -59,7 +59,7 @@ def test_there_is_no_other_advice_if_most_pipelines_lack_a_rank(folder: Path) ->
 
     assert count_incomplete_pipelines(report.ranks) is None
     assert (describe_first_steps(report) or "").startswith(
-        "Ranks of the run are missing, so its bubble"
+        "Some ranks of the run are missing, so its bubble"
     )
 
 
@@ -82,7 +82,7 @@ def test_there_is_no_other_advice_if_the_bubble_is_unknown(tmp_path: Path) -> No
     report = bubbleviz.analyze(tmp_path)
 
     assert (describe_first_steps(report) or "").startswith(
-        "Ranks of the run are missing, so its bubble"
+        "Some ranks of the run are missing, so its bubble"
     )
     assert report.explanation.diagnosis is not None
     assert report.explanation.diagnosis.findings

@@ -168,4 +168,6 @@ def test_communication_inside_operations_is_no_launch_gap(
     assert main(["analyze", str(tmp_path), "--csv", table]) == 0
     (advice,) = [a for a in write_all_advice(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]
     assert "or overlap communication" in advice.action
-    assert "a table of operations does not tell launch gaps from communication" in advice.text
+    assert (
+        "A table of operations does not distinguish launch gaps from communication" in advice.text
+    )

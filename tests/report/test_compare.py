@@ -183,7 +183,9 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     assert "- (a) -> - (b)" in printed(none)
     with pytest.raises(InputError, match="is unknown, so they cannot be compared"):
         find_worse_runs(none)
-    assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
+    assert none.notes == (
+        "a significance test needs two iterations of each run; these have fewer: a, b",
+    )
     # Without a statistical test, any difference counts.
     assert find_worse_runs(compare([make_run("a", n=1), make_run("b", window_ms=100.1, n=1)])) == [
         "b"
@@ -193,7 +195,10 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
     assert "5.00 points lower (no significance test possible)" in printed(comparison)
-    assert comparison.notes[-1] == "a test needs two iterations of each run; too few in b"
+    assert (
+        comparison.notes[-1]
+        == "a significance test needs two iterations of each run; these have fewer: b"
+    )
 
 
 def test_ratios_are_compared_with_their_own_name_only() -> None:
@@ -203,8 +208,8 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     assert all(cell.bubble is None for cells in comparison.ratios.values() for cell in cells)
     assert comparison.ratios["schedule"][1].ratio is None
     assert comparison.notes == (
-        "the primary ratios differ (a schedule, b period); no ratio is known of all runs, so none "
-        "is called worse than another",
+        "the primary ratios differ (a schedule, b period); no ratio is known for all runs, so no "
+        "run is called worse than another",
     )
 
 
@@ -216,7 +221,9 @@ def test_a_ratio_of_all_runs_is_compared_even_if_it_is_not_primary() -> None:
         comparison = compare(order)
 
         assert comparison.headline == "schedule"
-        assert "the runs are compared by schedule, which is known of all" in comparison.notes[-1]
+        assert (
+            "the runs are compared by schedule, which is known for all runs" in comparison.notes[-1]
+        )
         assert find_worse_runs(comparison) == []
 
 
@@ -245,7 +252,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
         (4, 1.0, 21.0, "36.36 % shorter, 27.27 % longer per microbatch", ["b"]),
         # The batch has the same size, but the microbatches are smaller.
         (16, 0.5, 34.0, "iterations 3.03 % longer - ", ["b"]),
-        (16, 0.6, 39.0, "in 8 microbatches 8.000 ms, in 16 9.600 ms (1.20x per token)", ["b"]),
+        (16, 0.6, 39.0, "8.000 ms in 8 microbatches, 9.600 ms in 16 (1.20x per token)", ["b"]),
         (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),
     ],
 )
@@ -258,7 +265,7 @@ def test_iterations_with_other_microbatches_are_compared_per_microbatch(
     comparison = compare([first, other])
 
     assert expected in " ".join(printed(comparison).split())
-    assert ("all work of a batch" in printed(comparison)) == (forward_ms == 0.6)
+    assert ("work of a whole batch" in printed(comparison)) == (forward_ms == 0.6)
     assert find_worse_runs(comparison) == worse
     assert any("saves no time" in note for note in comparison.notes) == bool(worse)
     assert any("whole iterations are compared" in note for note in comparison.notes) == (
@@ -277,7 +284,8 @@ def test_limits_relative_to_a_baseline_of_other_sizes_say_so() -> None:
 
     assert limit.maximum == pytest.approx(33 * 1.02 * 2)
     assert limit.written == (
-        "67.320 ms, 2 % above a.json (8 ranks here, 4 there) per microbatch (16 here, 8 there)"
+        "67.320 ms, 2 % above a.json (8 ranks here, 4 in the baseline) per microbatch (16 here, 8 "
+        "in the baseline)"
     )
 
 
@@ -300,7 +308,7 @@ def test_complete_captures_are_not_called_iterations() -> None:
         ({"stage_ns": {(0, "F"): 1.01 * MS, (1, "F"): 2.02 * MS}}, ()),
         (
             {"stage_ns": {(0, "F"): 1.2 * MS, (1, "F"): 2.4 * MS}},
-            ("all 2 stages: F 2.000 -> 2.400 ms (1.20x), median",),
+            ("all 2 stages (median): F 2.000 -> 2.400 ms (1.20x)",),
         ),
         (
             {"stage_ns": {(0, "F"): 1 * MS, (1, "F"): 3 * MS}},
@@ -312,7 +320,7 @@ def test_complete_captures_are_not_called_iterations() -> None:
         ),
         (
             {"slowdown": make_slowdowns(last_rank=1.25, link=1.009)},
-            ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
+            ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, compared with 1.00 % before",),
         ),
         (
             {"schedule": "zb-h1", "microbatches": 16, "advice": (LINK, STAGE, LITTLE)},
@@ -347,8 +355,8 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
     runs = [make_run("a", 0.25), make_run("b", 0.2, window_ms=34.5)]
     (note,) = compare(runs).notes
     assert note == (
-        "b: a smaller ratio of a longer window saves no time: schedule is 20.00 % of 34.500 "
-        "ms, was 25.00 % of 33.000 ms"
+        "b: the smaller schedule ratio saves no time, because the window is longer: 20.00 % of "
+        "34.500 ms instead of 25.00 % of 33.000 ms"
     )
 
     # The headline comes first, and names the other stages.
@@ -357,7 +365,7 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
         make_run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
     ]
     reports = [merge_ratios(stage, own) for stage, own in zip(stages, runs, strict=True)]
-    assert compare(reports).notes == (f"{note}; likewise stage",)
+    assert compare(reports).notes == (f"{note}. The same applies to stage",)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +385,7 @@ def test_clocks_that_allow_equal_ratios_get_a_note() -> None:
     ).notes
 
     assert note == (
-        "b: schedule may equal the value of a within clock uncertainty, which the test does not "
+        "b: schedule may be the same as in a within clock uncertainty, which the test does not "
         "include"
     )
     for first, other in (
@@ -393,8 +401,8 @@ def test_other_ranks_versions_and_clocks_get_notes() -> None:
     notes = compare([make_run("a"), make_run("b", ranks=8, version="2", contradicted=True)]).notes
 
     assert notes == (
-        "ratios rely on clocks that contradict each other in b",
-        "the runs have different numbers of ranks (a 4, b 8): these are different jobs, and not "
+        "ratios rely on clocks that contradict each other in these runs: b",
+        "the runs have different numbers of ranks (a 4, b 8): these are different jobs, not "
         "one before and after a change, so no advice is checked",
         "the reports were written by different versions of bubbleviz (a 1, b 2)",
     )

@@ -24,7 +24,7 @@ ONE_SCHEDULE = Job(schedule="gpipe", microbatches=4, noise=0.0)
 CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     "stages": (UNEVEN, {"even_stages": True}, "kept", "of stage 3 takes"),
     "nothing": (UNEVEN, {}, "not followed", "of stage 3 takes"),
-    "slower stages": (UNEVEN, {"stage": {3: 2.2}}, "not followed", " ms, was "),
+    "slower stages": (UNEVEN, {"stage": {3: 2.2}}, "not followed", " ms instead of "),
     "stages half": (
         UNEVEN,
         {"stage": {0: 1.1, 1: 1.1, 2: 1.1, 3: 1.5}},
@@ -39,12 +39,17 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
         "not kept",
         "of stage 3 takes",
     ),
-    "rank": (SLOW, {"rank": {}}, "kept", "it no longer stands out"),
-    "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "it still costs"),
-    "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "its usual time, was 1.50x"),
+    "rank": (SLOW, {"rank": {}}, "kept", "the problem no longer stands out"),
+    "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "the problem still costs"),
+    "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "its usual time instead of 1.50x"),
     "slow GPU": (ALONE, {"stage": {}}, "kept", "of stage 3 takes"),
-    "late start half": (LATE, {"late": {4: 20.0}}, "kept in part", "late by 20.000 ms, 60.000 ms"),
-    "pauses": (PAUSING, {"between": 0.0}, "kept", "it no longer stands out"),
+    "late start half": (
+        LATE,
+        {"late": {4: 20.0}},
+        "kept in part",
+        "late by 20.000 ms instead of 60.000 ms",
+    ),
+    "pauses": (PAUSING, {"between": 0.0}, "kept", "the problem no longer stands out"),
 }
 
 
@@ -86,7 +91,7 @@ def test_each_piece_of_advice_says_whether_it_was_followed_and_what_it_saved(
     assert main(["gate", later, "--promised-by", earlier]) == (3 if broken else 0)
     line = capsys.readouterr().out
     assert line.startswith("FAILED: " if broken else "ok: ")
-    assert ("no advice of" in line) != followed
+    assert ("no advice in" in line) != followed
 
 
 def test_a_bubble_due_to_the_schedule_alone_makes_no_promise_to_break(
@@ -96,7 +101,7 @@ def test_a_bubble_due_to_the_schedule_alone_makes_no_promise_to_break(
     (advice,) = _compare_runs(earlier, earlier, tmp_path)
     assert advice["verdict"] == "not followed"
     assert main(["gate", earlier, "--promised-by", earlier]) == 0
-    assert "what to do first: The schedule itself causes" in capsys.readouterr().out
+    assert "What it recommends first: The schedule itself causes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("transfer", [0.05, 0.2])
@@ -118,13 +123,13 @@ def test_a_different_schedule_follows_the_advice(tmp_path: Path) -> None:
     assert main(["analyze", path, "--what-if", "-o", earlier]) == 0
     # Only the advised schedule fulfills the promise.
     for name, change, verdict in (
-        ("zb-h1", "zb-h1, not interleaved-zb,", "not followed"),
-        ("interleaved-zb", "interleaved-zb,", "kept"),
+        ("zb-h1", "zb-h1, not interleaved-zb;", "not followed"),
+        ("interleaved-zb", "interleaved-zb;", "kept"),
     ):
         later = _write_report(replace(ONE_SCHEDULE, schedule=name), tmp_path, name)
         first = _compare_runs(earlier, later, tmp_path)[0]
         assert first["kind"] == "schedule"
-        assert first["change"] == f"the schedule is {change} was gpipe"
+        assert first["change"] == f"the schedule is {change} it was gpipe before"
         assert first["verdict"] == verdict
 
 
@@ -152,45 +157,50 @@ GAPS = Job(gaps=dict.fromkeys(range(8), 0.3), noise=0.002)
 #: (job, its changes, expected words).
 #: Either the advised change has side effects, or it was not made.
 NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
-    "the schedule alone": (GAPS, {"schedule": "zb-h1"}, "for 23.08 % of the time of operations"),
+    "the schedule alone": (GAPS, {"schedule": "zb-h1"}, "for 23.08 % of the operation time"),
     "more gaps": (
         GAPS,
         {"gaps": dict.fromkeys(range(8), 0.4)},
-        "for 28.57 % of the time of operations, 23.08 % before",
+        "for 28.57 % of the operation time, compared with 23.08 % before",
     ),
     "gaps within noise": (GAPS, {"gaps": dict.fromkeys(range(8), 0.29)}, "for 22.48 %"),
     "fewer gaps and another schedule": (
         GAPS,
         {"gaps": {0: 0.1}, "schedule": "zb-h1"},
-        "1.23 % of the time of operations, 23.08 % before, but the schedule is zb-h1, was 1f1b",
+        "1.23 % of the operation time, compared with 23.08 % before, but the schedule changed from "
+        "1f1b to zb-h1",
     ),
     "fewer gaps and a stage": (
         GAPS,
         {"gaps": {0: 0.1}, "stage": {2: 2.0}},
-        "23.08 % before, but a microbatch takes 1.54x the work on stage 2",
+        "23.08 % before, but a microbatch takes 1.54x as much compute time on stage 2",
     ),
     "rank and all of its stage": (
         SLOW,
         {"rank": {}, "stage": {2: 2.0}},
         "but a microbatch takes 1.6",
     ),
-    "rank and schedule": (SLOW, {"rank": {}, "schedule": "gpipe"}, "but the schedule is gpipe"),
+    "rank and schedule": (
+        SLOW,
+        {"rank": {}, "schedule": "gpipe"},
+        "but the schedule changed from 1f1b to gpipe",
+    ),
     "rank and microbatches": (
         SLOW,
         {"rank": {}, "microbatches": 12},
-        "have 12 microbatches, had 8",
+        "have 12 microbatches instead of 8",
     ),
     "rank and a stage": (
         SLOW,
         {"rank": {}, "stage": {0: 1.5}},
-        "but a microbatch takes 1.50x the work on stage 0",
+        "but a microbatch takes 1.50x as much compute time on stage 0",
     ),
-    "rank within noise": (SLOW, {"rank": {6: 1.46}}, "it still costs"),
+    "rank within noise": (SLOW, {"rank": {6: 1.46}}, "the problem still costs"),
     "a faster clock": (UNEVEN, {"phase": (3.8, 3.8, 3.8)}, "of stage 3 takes"),
     "another model": (
         UNEVEN,
         {"phase": (2.0, 2.0, 2.0), "even_stages": True},
-        "but a microbatch takes 0.50x the work on all stages",
+        "but a microbatch takes 0.50x as much compute time over all stages",
     ),
 }
 
@@ -212,13 +222,15 @@ def test_reducing_gaps_follows_the_advice(tmp_path: Path) -> None:
     first = _compare_runs(earlier, later, tmp_path)[0]
 
     assert (first["kind"], first["verdict"]) == ("launch-gaps", "kept")
-    assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
+    assert first["change"].startswith(
+        "no kernel runs for 0.00 % of the operation time, compared with"
+    )
 
 
 #: Changes that do not follow the advice, and words of the verdict.
 #: The job has gaps in operations.
 NO_PROMISE: dict[str, tuple[dict[str, Any], str]] = {
-    "a faster schedule": ({"schedule": "zb-h1"}, "23.08 % of the time of operations, as before; "),
+    "a faster schedule": ({"schedule": "zb-h1"}, "23.08 % of the operation time, as before; "),
     "a slower schedule": ({"schedule": "gpipe", "transfer": 2.0}, ", as before; "),
     "more microbatches": ({"microbatches": 16}, "shorter per microbatch (step)"),
     "fewer microbatches": ({"microbatches": 4}, "longer per microbatch (step)"),
@@ -240,14 +252,14 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     line = capsys.readouterr().out
     sentence = " ".join(line.split())
     assert sentence.startswith(
-        f"ok: no advice of {earlier} was followed, so no promise is checked;"
+        f"ok: no advice in {earlier} was followed, so no promise is checked."
     )
     assert "Launch fewer, larger kernels inside operations" in sentence
     assert words in sentence
     # A longer iteration still fails the gate if a limit is given.
     is_longer = " longer" in sentence and "0.0" not in sentence.partition("iterations are ")[2]
     code = 3 if is_longer else 0
-    assert ("; --baseline limits their length" in sentence) == is_longer
+    assert (". To limit the length of iterations, pass --baseline" in sentence) == is_longer
     assert main(["gate", later, "--promised-by", earlier, "--baseline", earlier]) == code
 
 
@@ -265,7 +277,10 @@ def test_the_gate_passes_if_promises_are_smaller_than_noise(
     capsys.readouterr()
     assert main(["gate", later, "--promised-by", str(earlier)]) == 0
     line = " ".join(capsys.readouterr().out.split())
-    assert line == f"ok: {earlier} promises no saving of 1 % of an iteration or more to check"
+    assert line == (
+        f"ok: {earlier} promises no saving of at least 1 % of an iteration, so there is nothing to "
+        "check"
+    )
 
 
 def test_jobs_of_different_sizes_are_not_compared_as_before_and_after(
@@ -299,4 +314,4 @@ def test_the_same_model_on_other_stages_is_still_predicted(
     capsys.readouterr()
 
     assert main(["compare", earlier, later]) == 0
-    assert "predicted from the times before: " in capsys.readouterr().out
+    assert "predicted from the earlier times: " in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_a_line_never_contradicts_itself(mean: float, maximum: float, n: int) ->
     ("limits", "code", "expected"),
     [
         ([], 2, "nothing to check; pass a limit with --max-bubble"),
-        (["<script>\n=0.5"], 1, "has no ratio '<script>'; it has schedule, stage, step"),
+        (["<script>\n=0.5"], 1, "has no ratio '<script>', only schedule, stage, step"),
         (["shedule=12%"], 1, "did you mean schedule?"),
         (["step=0.1", "schedule=0.1", "step=3ms", " step = 20%"], 2, "'step' has two limits"),
     ],
@@ -130,7 +130,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
 
     assert read_saved(str(report)).summary.bubble_ratio["schedule"].n == 0
     refused = cli("gate", str(report), "--max-bubble", "schedule=1")[2]
-    assert "no iteration has the ratio schedule" in refused
+    assert "the ratio schedule is unknown in all iterations" in refused
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,9 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
     ],
 )
 def test_limits_in_another_form_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="must have the form 30%, 9ms or schedule=30%") as refusal:
+    with pytest.raises(
+        UsageError, match="must have the form 30% or 9ms for the primary ratio"
+    ) as refusal:
         parse_limits([text])
 
     assert len(str(refusal.value)) < 200
@@ -239,21 +241,24 @@ def test_times_and_baselines_can_be_limits(
         (("--max-bubble", "30"), "did you mean 30%?"),
         (
             ("--max-bubble", "200%"),
-            "--max-bubble '200%': a ratio is at most 100 %; give a lower limit\n",
+            "--max-bubble '200%': a ratio cannot exceed 100 %: pass a lower limit\n",
         ),
-        (("--max-bubble", "schedule=101%"), "a ratio is at most 100 %; give a lower limit\n"),
-        (("--baseline", "{idle}"), "is about idle time, and the report to check about pipeline"),
-        (("--promised-by", "{idle}"), "is about idle time, and the report to check about pipeline"),
+        (("--max-bubble", "schedule=101%"), "a ratio cannot exceed 100 %: pass a lower limit\n"),
+        (("--baseline", "{idle}"), "is about idle time, but the report to check is about pipeline"),
+        (
+            ("--promised-by", "{idle}"),
+            "is about idle time, but the report to check is about pipeline",
+        ),
         (
             ("--baseline", "{saved}", "--max-increase", "1"),
-            "must be points of the ratio, such as 1pt",
+            "must be percentage points of the ratio, such as 1pt",
         ),
-        (("--max-time", "step=30%"), "must have the form 120ms or step=120ms, a limit for"),
+        (("--max-time", "step=30%"), "must have the form 120ms for the window of the primary"),
         (("--max-time", "10"), "did you mean 10ms?"),
         (("--max-time", "step=10.5"), "did you mean step=10.5ms?"),
-        (("--max-time", "10 s"), "or a named window\n"),
-        (("--max-time", ""), "or a named window\n"),
-        (("--max-bubble", "1pt"), "must have the form 30%, 9ms"),
+        (("--max-time", "10 s"), "or step=120ms for another window\n"),
+        (("--max-time", ""), "or step=120ms for another window\n"),
+        (("--max-bubble", "1pt"), "must have the form 30% or 9ms"),
     ],
 )
 def test_limits_on_times_and_baselines_in_another_form_are_refused(
@@ -303,14 +308,14 @@ def write_doubtful_report(
             [0.25, 0.30001],
             False,
             3,
-            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); the clocks' bounds "
-            "reach 0.30001, above 0.3",
+            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); clock uncertainty "
+            "allows up to 0.30001, above 0.3",
         ),
         (
             [0.25, 0.29],
             True,
             0,
-            "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations); it needs clocks that "
+            "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations); it relies on clocks that "
             "contradict each other",
         ),
         ([0.1, 0.5], False, 3, "FAILED: schedule 0.2727 is above 0.2 (mean of 3 iterations)"),
@@ -318,8 +323,8 @@ def write_doubtful_report(
             [-0.1, 0.7],
             True,
             3,
-            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); the clocks' bounds "
-            "reach 0.7000, above 0.3; it needs clocks that contradict each other",
+            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); clock uncertainty "
+            "allows up to 0.7000, above 0.3; it relies on clocks that contradict each other",
         ),
     ],
 )
@@ -344,7 +349,7 @@ def test_clock_bounds_count(
         (
             (1, 2),
             "incomplete: ranks of the run are missing; "
-            "stages are counted from the first that has a profile",
+            "stages are counted from the first stage that has a profile",
         ),
         (
             (0, 1, 3),
@@ -363,7 +368,7 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     assert (code, err) == (3, "")
     assert out.startswith("FAILED: schedule ")
     verdict, _, hint = out.partition(f", but {restriction}")
-    assert hint == "; --allow-incomplete checks the ranks here\n"
+    assert hint == "; to check only the recorded ranks, pass --allow-incomplete\n"
     code, allowed, _ = cli("gate", report, "--max-bubble", "schedule=0.3", "--allow-incomplete")
     assert (code, allowed) == (0, f"{verdict.replace('FAILED', 'ok')}, but {restriction}\n")
     assert cli("gate", report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
@@ -399,7 +404,7 @@ def test_a_single_stage_is_no_pipeline_to_check(
         (("schema",), "bubbleviz.report/9", "its schema is 'bubbleviz.report/9', not"),
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
-        (("headline",), "nothing", "lacks its headline among its ratios"),
+        (("headline",), "nothing", "lacks its primary ratio"),
         (("then",), [99], "refers to advice that it does not contain"),
         (("summary",), [], "instead of object"),
         (("summary", "window_ns"), {}, "lacks the window of 'period'"),

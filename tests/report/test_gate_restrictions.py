@@ -51,7 +51,7 @@ RESTRICTED = {
     ),
     "ranks-without-operations": (
         [f"DELETE FROM NVTX_EVENTS WHERE globalTid >> 24 {OF_DEVICE_1}"],
-        "maybe incomplete: GPUs that computed as long as others ran no named operation",
+        "maybe incomplete: some GPUs computed as long as the others but ran no named operation",
     ),
 }
 #: Restrictions that only say that ranks or stages are missing.

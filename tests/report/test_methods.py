@@ -109,8 +109,8 @@ def test_the_sentence_names_what_makes_the_number_uncertain(report: Report) -> N
     )
 
     assert write_methods(doubted).endswith(
-        "; clock uncertainty leaves it between 25.00 and 30.00 %; it needs clocks that contradict "
-        "each other; with compute outside every operation counted as work it is 20.00 %."
+        "; clock uncertainty leaves it between 25.00 and 30.00 %; it relies on clocks that "
+        "contradict each other; if compute outside all operations counts as work, it is 20.00 %."
     )
 
 

@@ -205,7 +205,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_p
     # The remaining transfers of the first and last stage show that stages are missing.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
     words = list_restriction_texts(report)
-    numbering_note = [] if rank else ["stages are counted from the first that has a profile"]
+    numbering_note = [] if rank else ["stages are counted from the first stage that has a profile"]
     assert words == [*missing, WITHOUT_WORK, *numbering_note]
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
@@ -288,5 +288,5 @@ def test_every_output_describes_iterations_and_idle_time(report: Report) -> None
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table
     advice = describe_first_steps(report) or ""
-    assert ": iterations of " in advice
+    assert ": iterations would take " in advice
     assert "schedule" not in advice

@@ -52,7 +52,7 @@ def test_runs_of_other_sizes_take_the_predicted_time(
         assert row["bubble_ratio"] == pytest.approx(ratio, abs=off)
         changes = str(bubbleviz.compare(report, other).differences)
         is_run = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
-        assert ("predicted from the times before" in changes) != is_run
+        assert ("predicted from the earlier times" in changes) != is_run
 
 
 @pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])

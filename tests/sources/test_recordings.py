@@ -377,7 +377,7 @@ def test_what_to_do_about_a_damaged_rank_comes_first(
     first = bubbleviz.analyze(tmp_path).what_to_do_first
 
     assert (
-        f"1 profile of the directory cannot be read, so the run's bubble is unknown: {damaged}"
+        f"1 profile in the directory cannot be read, so the run's bubble is unknown: {damaged}"
         in (first or "")
     )
     assert reason in (first or "")

@@ -321,7 +321,7 @@ def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandL
     for words in (("gate", packed, "--max-bubble", "3%"), ("plan", packed)):
         assert "unpack the report with gunzip and pass" in cli.refused(*words)
     message = cli.refused("simulate", "--from", packed)
-    assert message == f"bubbleviz: {packed}: is gzipped; unpack it with gunzip\n"
+    assert message == f"bubbleviz: {packed}: the report is gzipped: unpack it with gunzip\n"
 
 
 def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) -> None:

@@ -182,8 +182,8 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
     for run, cell, longest in list(zip(comparison.runs, cells, longest_cells, strict=True))[1:]:
         if cell.bubble is None or cell.equal_work_ns is None:
             raise InputError(
-                f"{run.path}: its {headline} ratio, or the ratio of the first run, is unknown, so "
-                "they cannot be compared; see the limitations that analyze lists"
+                f"{run.path}: the {headline} ratio of this run or of the first run is unknown, so "
+                "they cannot be compared: see the limitations that bubbleviz analyze lists"
             )
         sign = cell.equal_work_ns.significant_sign
         if longest.equal_work_ns is not None:
@@ -280,9 +280,11 @@ def _describe_limits(
         cells = {name: (row[0], row[index]) for name, row in ratios.items()}
         yield from _describe_pair_limits(runs[0], runs[index], pair, cells, headline)
     if short_runs := [run.title for run in runs if run.saved.summary.iterations < 2]:
-        yield f"a test needs two iterations of each run; too few in {', '.join(short_runs)}"
+        names = ", ".join(short_runs)
+        yield f"a significance test needs two iterations of each run; these have fewer: {names}"
     if contradicted := [run.title for run in runs if has_contradicting_clocks(run.saved)]:
-        yield f"ratios rely on clocks that contradict each other in {', '.join(contradicted)}"
+        names = ", ".join(contradicted)
+        yield f"ratios rely on clocks that contradict each other in these runs: {names}"
     yield from _describe_mixture(runs, headline)
 
 
@@ -307,8 +309,11 @@ def _describe_pair_limits(
 ) -> Iterator[str]:
     """Yield sentences about the limits of the comparison of one run with the first run.
 
-    The limits are ratios that are smaller only because the window is longer, differences within
-    clock uncertainty, and different numbers of microbatches in iterations that do equal work.
+    The limits are:
+
+    - ratios that are smaller although their windows are longer;
+    - differences within clock uncertainty;
+    - different numbers of microbatches in iterations that do equal work.
 
     Args:
         first: The first run.
@@ -321,7 +326,7 @@ def _describe_pair_limits(
         yield _describe_no_gain(headline, gains, other)
     if uncertain := [name for name, both in cells.items() if _is_within_clock_bounds(*both)]:
         yield (
-            f"{other.title}: {' and '.join(uncertain)} may equal the value of {first.title} within "
+            f"{other.title}: {' and '.join(uncertain)} may be the same as in {first.title} within "
             "clock uncertainty, which the test does not include"
         )
     if not isinstance(pair, RunPair) or pair.is_per_microbatch:
@@ -329,8 +334,9 @@ def _describe_pair_limits(
     n_earlier, n_later = pair.earlier.microbatches, pair.later.microbatches
     if n_earlier and n_later and n_earlier != n_later:
         yield (
-            f"{other.title}: {format_count(n_later, 'microbatch', 'microbatches')} hold about the "
-            f"work of {n_earlier:,} of {first.title}, so whole iterations are compared"
+            f"{other.title}: iterations with {format_count(n_later, 'microbatch', 'microbatches')} "
+            f"do about as much work as iterations with {n_earlier:,} in {first.title}, so whole "
+            "iterations are compared"
         )
 
 
@@ -347,10 +353,10 @@ def _is_smaller_but_longer(cell: Cell) -> bool:
 def _describe_no_gain(
     headline: str, gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
 ) -> str:
-    """Return the sentence that a smaller ratio saved no time, because its window got longer.
+    """Return a sentence saying that a smaller ratio saved no time, because its window is longer.
 
-    The sentence contains the values of one ratio: the headline ratio if it is in ``gains``,
-    otherwise the first ratio of ``gains``. The other ratios are only named.
+    If this is true of several ratios, the sentence gives the values of only one: the headline ratio
+    if it is in ``gains``, otherwise the alphabetically first ratio. The others are only named.
 
     Args:
         headline: Name of the ratio that is used to compare runs.
@@ -359,13 +365,13 @@ def _describe_no_gain(
     """
     name, *other_names = sorted(gains, key=lambda name: name != headline)
     earlier, later = gains[name]
-    longer = "a longer window"
+    window = "window"
     if later.microbatch_ns is not None:
-        longer += " per microbatch"
-    likewise = f"; likewise {', '.join(other_names)}" if other_names else ""
+        window += " per microbatch"
+    likewise = f". The same applies to {', '.join(other_names)}" if other_names else ""
     return (
-        f"{run.title}: a smaller ratio of {longer} saves no time: {name} is "
-        f"{_format_ratio(later.ratio)}, was {_format_ratio(earlier.ratio)}{likewise}"
+        f"{run.title}: the smaller {name} ratio saves no time, because the {window} is longer: "
+        f"{_format_ratio(later.ratio)} instead of {_format_ratio(earlier.ratio)}{likewise}"
     )
 
 
@@ -400,8 +406,8 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
     ranks = _list_if_different(runs, [f"{len(run.saved.ranks):,}" for run in runs])
     if ranks is not None:
         yield (
-            f"the runs have different numbers of ranks ({ranks}): these are different jobs, and "
-            "not one before and after a change, so no advice is checked"
+            f"the runs have different numbers of ranks ({ranks}): these are different jobs, not "
+            "one job before and after a change, so no advice is checked"
         )
     versions = _list_if_different(runs, [run.saved.version for run in runs])
     if versions is not None:
@@ -418,8 +424,8 @@ def _list_if_different(runs: Sequence[ComparedRun], values: Sequence[str]) -> st
 def _explain_headline(headline: str, runs: Sequence[ComparedRun]) -> str:
     """Return a clause that explains why runs are compared by the ratio ``headline``."""
     if not is_common_ratio(headline, [run.saved for run in runs]):
-        return "no ratio is known of all runs, so none is called worse than another"
-    reason = "which is known of all"
+        return "no ratio is known for all runs, so no run is called worse than another"
+    reason = "which is known for all runs"
     if headline in LONGEST_FIRST:
-        reason = "in whose window most of their time shows"
+        reason = "whose window covers most of their time"
     return f"the runs are compared by {headline}, {reason}"

@@ -136,7 +136,7 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
         return
     error_percent = 100 * (predicted.makespan_ns / measured_ns - 1)
     yield (
-        f"predicted from the times before: {predicted.makespan_ns / 1e6:,.3f} ± "
+        f"predicted from the earlier times: {predicted.makespan_ns / 1e6:,.3f} ± "
         f"{predicted.error_ns / 1e6:,.3f} ms (schedule window); measured "
         f"{measured_ns / 1e6:,.3f} ms ({error_percent:+.2f} % off)"
     )
@@ -199,8 +199,8 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
     if abs(now_ns / then_ns - 1) >= _MIN_CHANGE:
         yield (
             abs(now_ns - then_ns),
-            f"all work of a batch: in {then:,} microbatches {then_ns / 1e6:,.3f} ms, in "
-            f"{now:,} {now_ns / 1e6:,.3f} ms ({now_ns / then_ns:.2f}x per token)",
+            f"work of a whole batch: {then_ns / 1e6:,.3f} ms in {then:,} microbatches, "
+            f"{now_ns / 1e6:,.3f} ms in {now:,} ({now_ns / then_ns:.2f}x per token)",
         )
 
 
@@ -257,7 +257,7 @@ def _describe_stage_times(
             if _is_changed(factors[middle]):
                 change = _format_change(before_ns[middle], after_ns[middle])
                 difference_ns = abs(after_ns[middle] - before_ns[middle])
-                yield difference_ns, f"all {len(keys)} stages: {phase} {change}, median"
+                yield difference_ns, f"all {len(keys)} stages (median): {phase} {change}"
             continue
         for key in keys:
             if _is_changed(factors[key]):
@@ -334,8 +334,9 @@ def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Dif
         then = then_slowdowns.get(name)
         if then is None or abs(now - then) < _MIN_COST:
             continue
-        cost = f"cost {format_percent(now - 1)} of an iteration, {format_percent(then - 1)} before"
-        yield abs(now - then) * window_ns, f"{name}: {cost}"
+        cost, cost_before = format_percent(now - 1), format_percent(then - 1)
+        change = f"cost {cost} of an iteration, compared with {cost_before} before"
+        yield abs(now - then) * window_ns, f"{name}: {change}"
 
 
 def _list_slowdowns(run: RunSummary) -> dict[str, float]:
@@ -360,5 +361,5 @@ def _list_slowdowns(run: RunSummary) -> dict[str, float]:
             if index in names
         }
     for source, target, times in zip(links.source, links.target, links.slowdown, strict=True):
-        by_name[f"transfers of stages {source}-{target}"] = times
+        by_name[f"transfers between stages {source} and {target}"] = times
     return by_name

@@ -66,7 +66,7 @@ class AdviceResult:
     def outcome(self) -> str:
         """Clause that says how much shorter or longer iterations are."""
         if self.saved_ratio is None:
-            return "how long iterations are is unknown"
+            return "the length of iterations is unknown"
         longer = "shorter" if self.saved_ratio >= 0 else "longer"
         longer += " per microbatch" if self.per_microbatch else ""
         return f"iterations are {format_percent(abs(self.saved_ratio))} {longer} ({self.window})"
@@ -83,8 +83,8 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
     rest of the job stayed the same. If several pieces of advice were followed, each promise is
-    compared with the combined saving. Advice that promises no saving, or less than ``SAME_SAVING``,
-    is left out. For each kind of advice, only the first piece is checked.
+    compared with the combined saving. Only the first advice of each kind is checked, and only if it
+    promises a saving of at least ``SAME_SAVING``.
 
     Returns:
         The results, in the order of the advice. Advice to run more microbatches comes last. For

@@ -91,12 +91,16 @@ class RunPair(ReportPair):
     def equal_work(self) -> float:
         """Number of later iterations that do the work of one earlier iteration.
 
-        The result is ``earlier / later``, the ratio of the numbers of microbatches, or 1 if either
-        is unknown.
+        With ``e`` microbatches in an earlier iteration and ``l`` in a later one, there are two
+        cases:
 
-        It is also 1 if the batch is the same and was only divided into a different number of
-        microbatches. The batch is assumed to be the same if the compute time of a microbatch
-        changed by a factor that is closer (on a log scale) to ``earlier / later`` than to 1.
+        - Microbatches are equally large, so the batches differ. The result is ``e / l``.
+        - The batch is the same, but is divided into ``l`` instead of ``e`` microbatches. The result
+          is 1.
+
+        The compute time of a microbatch changes by a factor of about 1 in the first case, and about
+        ``e / l`` in the second. The closer of the two factors (on a log scale) decides. If either
+        number is unknown, the result is 1.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -193,14 +197,15 @@ def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
 def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio whose window serves as the iteration time.
 
-    The result is the first of ``period`` and ``step`` that meets two conditions. If there is none,
-    the result is the ratio from :func:`choose_headline_ratio`, whose window may leave out the time
-    between the last backward and the next forward.
+    The result is ``period`` if it meets both conditions below, otherwise ``step`` if it does.
 
     1. The mean of the ratio is known in all runs.
     2. Every run has at least two windows of the ratio, because a test needs several windows. One
-      window is enough if the run also has only one window of the ratio from
-      :func:`choose_headline_ratio`.
+       window is enough in a run that also has only one window of the headline ratio
+       (:func:`choose_headline_ratio`).
+
+    If neither ratio meets them, the result is the headline ratio. Its window may leave out the time
+    between the last backward and the next forward.
     """
     primary = choose_headline_ratio(runs)
     for name in LONGEST_FIRST:
@@ -233,6 +238,6 @@ def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
     path_of_kind = {type(report): path for path, report in reports.items()}
     if len(path_of_kind) > 1:
         raise UsageError(
-            f"{path_of_kind[IdleSummary]} is about idle time, and {path_of_kind[RunSummary]} about "
-            "pipeline bubbles; compare reports of the same kind"
+            f"{path_of_kind[IdleSummary]} is about idle time, but {path_of_kind[RunSummary]} is "
+            "about pipeline bubbles: compare reports of the same kind"
         )

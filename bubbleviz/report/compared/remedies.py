@@ -46,9 +46,9 @@ _DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", 
 _ZERO_BASED = {"late-start", "launch-gaps", "order", "queue"}
 #: Clauses for kinds of advice whose measure is a count.
 _COUNT_CLAUSES = {
-    "queue": "{last:,.0f} {name}s are queued, {first:,.0f} were",
-    "token": "{last:,.0f} chunks are in flight, {first:,.0f} were",
-    "order": "{last:,.0f} {name}, {first:,.0f} were",
+    "queue": "{last:,.0f} {name}s are queued instead of {first:,.0f}",
+    "token": "{last:,.0f} chunks are in flight instead of {first:,.0f}",
+    "order": "{last:,.0f} {name} instead of {first:,.0f}",
 }
 #: Kinds of advice whose measure improves by getting larger.
 _MORE_IS_BETTER = {"token"}
@@ -58,8 +58,8 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
     """Describe how the fault named by a piece of advice changed between two runs.
 
     Schedules, numbers of microbatches, the work of stages, and launch gaps on all ranks are
-    compared directly. Any other fault is remedied if the later report has no advice with the same
-    place, or if the advice's measure improved.
+    compared directly. Any other fault is remedied if the later report no longer contains this
+    advice, or if its measure improved. Advice with the same place counts as the same advice.
 
     Args:
         advice: Advice from the earlier report.
@@ -82,7 +82,7 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
             return _is_better(first, first, last), _describe_gaps(first, last)
     repeated = next((entry for entry in later.advice if entry.place == advice.place), None)
     if repeated is None:
-        return True, "it no longer stands out"
+        return True, "the problem no longer stands out"
     return _describe_measure(advice, repeated)
 
 
@@ -105,10 +105,10 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     names = [run.schedule_name for run in (earlier, later) if run.schedule_name is not None]
     schedules = [_RECOGNIZED_AS.get(name, name) for name in names]
     if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
-        return f"the schedule is {schedules[1]}, was {schedules[0]}"
+        return f"the schedule changed from {schedules[0]} to {schedules[1]}"
     microbatches = [run.microbatches for run in (earlier, later) if run.microbatches]
     if advice.kind != MICROBATCHES and len(set(microbatches)) > 1:
-        return f"iterations have {microbatches[1]:,} microbatches, had {microbatches[0]:,}"
+        return f"iterations have {microbatches[1]:,} microbatches instead of {microbatches[0]:,}"
     return _describe_unnamed_work(advice, earlier, later)
 
 
@@ -131,7 +131,10 @@ def _describe_schedule(
     advised_schedule, ran = (_RECOGNIZED_AS.get(name, name) for name in (advice.place, now or ""))
     is_advised = ran == advised_schedule
     advised = "" if is_advised else f", not {advice.place}"
-    return is_advised, f"the schedule is {now or 'unknown'}{advised}, was {then}"
+    return (
+        is_advised,
+        f"the schedule is {now or 'unknown'}{advised}; it was {then or 'unknown'} before",
+    )
 
 
 def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
@@ -141,7 +144,7 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
     """
     now, then = later.microbatches or 0, earlier.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"
-    change += " as before" if now == then else f", had {then or 'unknown'}"
+    change += " as before" if now == then else f" instead of {then or 'unknown'}"
     return now > then > 0, change
 
 
@@ -177,7 +180,7 @@ def _describe_stages(
         and (now_ns := after_ns.get((stage, phase), 0.0))
     ]
     if not times:
-        return False, "times of its stages are unknown"
+        return False, "the times of its stages are unknown"
     ratio, stage, phase, then_ns, now_ns = min(times)
     noise = max(
         _NOISE,
@@ -191,7 +194,7 @@ def _describe_stages(
 def _describe_time_change(then_ns: float, now_ns: float) -> str:
     """Format the later time in ms, followed by the earlier time unless the two look the same."""
     now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
-    return f"{now_ms}, {'as before' if now_ms == then_ms else f'was {then_ms}'}"
+    return f"{now_ms}, as before" if now_ms == then_ms else f"{now_ms} instead of {then_ms}"
 
 
 def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
@@ -213,9 +216,9 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
     """Return how much two medians for the same stage and phase can differ by chance, as a fraction.
 
-    The fraction is ``_STANDARD_ERRORS`` times the standard error of the difference between two
-    medians (assuming normally distributed times), divided by the median. The result is 0 if the
-    time is unknown.
+    The times are assumed to be normally distributed. The result is ``_STANDARD_ERRORS`` times the
+    standard error of the difference between two medians, divided by the median. It is 0 if the time
+    is unknown.
     """
     kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
@@ -226,16 +229,18 @@ def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
 
 def _describe_gaps(earlier: float, later: float) -> str:
     """Return a clause about the fraction of operation time without a running kernel."""
-    idle = f"no kernel runs for {format_percent(later)} of the time of operations"
+    idle = f"no kernel runs for {format_percent(later)} of the operation time"
     percent_before = format_percent(earlier)
-    return f"{idle}, {'as' if format_percent(later) == percent_before else percent_before} before"
+    if format_percent(later) == percent_before:
+        return f"{idle}, as before"
+    return f"{idle}, compared with {percent_before} before"
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the measure in a piece of advice improved, and a clause about the change.
 
-    If the earlier advice has several measures, only the largest is compared. If it did not improve,
-    or is unknown in the later report, the clause contains the remaining cost, if known.
+    If the earlier advice has several measures, only the largest is compared. If this measure did
+    not improve or is unknown in the later report, the clause gives the remaining cost, if known.
 
     Args:
         advice: Advice from the earlier report.
@@ -249,9 +254,11 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
         before = 0.0 if advice.kind in _ZERO_BASED else 1.0
     if last is None or not _is_remedied(advice.kind, first, before, last):
         if repeated.saving_ratio is None:
-            cost = "it is still advised"
+            cost = "the change is still advised"
         else:
-            cost = f"it still costs {format_percent(repeated.saving_ratio)} of an iteration"
+            cost = (
+                f"the problem still costs {format_percent(repeated.saving_ratio)} of an iteration"
+            )
         return False, cost
     if advice.kind in _COUNT_CLAUSES:
         return True, _COUNT_CLAUSES[advice.kind].format(last=last, name=name, first=first)
@@ -259,8 +266,8 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
         return True, _describe_gaps(first, last)
     if name.endswith(" ms"):
         quantity = "late by " if advice.kind == "late-start" else ""
-        return True, f"{quantity}{last:,.3f} ms, {first:,.3f} ms before"
-    return True, f"{name or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
+        return True, f"{quantity}{last:,.3f} ms instead of {first:,.3f} ms"
+    return True, f"{name or 'work'} takes {last:.2f}x its usual time instead of {first:.2f}x"
 
 
 def _is_remedied(kind: str, first: float, usual: float, last: float) -> bool:
@@ -279,7 +286,7 @@ def _is_remedied(kind: str, first: float, usual: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether a value fell by more than noise and by a large part of what the fault caused.
+    """Return whether a value fell by more than noise, and the fault shrank noticeably.
 
     The condition is ``first - last > max(_NOISE * first, _MIN_REMEDY * fault)``.
 
@@ -327,7 +334,9 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
         )
         has_changed_others = bool(set(changed_stages) - set(advice.stages))
         if is_total_changed and (has_changed_others or not advice.stages):
-            return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
+            return (
+                f"a microbatch takes {changes[0].total:.2f}x as much compute time over all stages"
+            )
         # The GPU of a single rank may have been slow, in which case no layers had to move.
         may_be_slow_gpu = len(advice.ranks) == 1
         has_moved = may_be_slow_gpu or _has_moved_work(earlier, later, advice.stages)
@@ -340,7 +349,7 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
         is_longer = all(change.by_stage[stage] > 1 for change in changes)
         if stage not in named_keys or is_longer:
             ratio = changes[0].by_stage[stage]
-            return f"a microbatch takes {ratio:.2f}x the work on stage {stage}"
+            return f"a microbatch takes {ratio:.2f}x as much compute time on stage {stage}"
     return ""
 
 

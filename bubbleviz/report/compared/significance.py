@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 #: The assumptions that the tests make, as text for users.
 ASSUMPTIONS = (
-    "Welch's t-test, two-sided, uncorrected for multiple comparisons; assumes independent, about "
-    "normal iterations: correlated ones make p too small, and variation between runs is not "
-    "included."
+    "Welch's t-test, two-sided, not corrected for multiple comparisons. The test assumes that "
+    "iterations are independent and approximately normal. If they are correlated, p is too small. "
+    "Variation between runs is not included."
 )
 #: Significance level: a difference is significant if its p-value is less than this.
 SIGNIFICANT = 0.05

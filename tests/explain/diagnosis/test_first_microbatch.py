@@ -36,7 +36,7 @@ def test_stages_that_compile_one_after_another_warm_up(replicas: int, tmp_path: 
 
     assert (first.kind, first.place) == ("microbatch", "first-microbatch")
     assert first.action == "Warm up all stages at once, before iteration 0"
-    assert "--skip 1 leaves this iteration out" in first.text
+    assert "To exclude this iteration from averages, pass --skip 1" in first.text
 
 
 def test_a_microbatch_that_is_slow_in_every_iteration_has_too_many_tokens(tmp_path: Path) -> None:

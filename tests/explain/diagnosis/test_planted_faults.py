@@ -60,25 +60,26 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"late_stage": 1, "late_ns": 400_000},
         "launch",
-        "Launch earlier on node0 GPU 4 (pipeline order 1) and 3 other ranks",
+        "Launch operations earlier on node0 GPU 4 (pipeline order 1) and 3 other ranks",
     ),
     (
         APART,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
-        "Launch earlier on node0 GPU 0 (pipeline order 0)",
+        "Launch operations earlier on node0 GPU 0 (pipeline order 0)",
     ),
     (
         NORMED,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
-        "Launch earlier on node0 GPU 0 (pipeline order 0)",
+        "Launch operations earlier on node0 GPU 0 (pipeline order 0)",
     ),
     (
         REDUCING,
         {"late_reducer": 1, "late_reduce_ns": 2_000_000, "stall_range": "gc.collect"},
         "launch",
-        "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4), its thread is ",
+        "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4), where the launching "
+        "thread is ",
     ),
     (
         REDUCING,
@@ -104,8 +105,8 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"pause_device": 9, "pause_every": 2, "pause_dry": True, "stall_range": "gc.collect"},
         "iteration",
-        "They take 5.96x the usual time; in the longest, its thread is inside "
-        "'gc.collect', outside API calls",
+        "They take 5.96x the usual time; in the longest, the launching thread is inside "
+        "'gc.collect' but not in an API call",
     ),
 ]
 

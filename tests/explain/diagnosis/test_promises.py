@@ -139,10 +139,10 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
 WORDS = {
     "rank": "rank 6 is slow",
     "rank of four copies": "x as long as on the other ranks of stage 1",
-    "replica": "replica 1 is slow, all of its 4 ranks",
+    "replica": "all 4 ranks of replica 1 are slow",
     "stage": "layers off stage 2",
     "microbatch": "microbatch 3 is too long",
-    "iteration": "slows all ranks in 1 iteration (2)",
+    "iteration": "slows down all ranks in 1 iteration (2)",
     "link of a replica": "between stages 0 and 1 of replica 1 is slow",
     "slows": "before iteration 3 (-",
     "slows alone": "x as long. Check clocks",
@@ -233,7 +233,9 @@ def test_a_host_that_begins_late_is_named_with_its_cost(
 
     assert first.kind == "launch"
     assert first.ranks == (stage,)
-    assert first.text.startswith("Begin iterations earlier" if stage == 0 else "Launch earlier")
+    assert first.text.startswith(
+        "Begin iterations earlier" if stage == 0 else "Launch operations earlier"
+    )
     assert first.saving_ratio == pytest.approx(1 - fast_ns / length_ns, abs=0.002)
     assert first.iterations == len([own for own in seen_ns if own > 1.01 * fast_ns])
 

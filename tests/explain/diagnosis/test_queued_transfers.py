@@ -179,7 +179,10 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
         saving_ratio = advice["queue"].saving_ratio
         assert saving_ratio is not None
         assert min_saving <= saving_ratio <= saved + 1e-3
-        assert f"s{' and ' * bool(ahead)}" in advice["queue"].text.partition("wait behind one")[0]
+        assert (
+            f"s{' and ' * bool(ahead)}"
+            in advice["queue"].text.partition("waited behind a receive")[0]
+        )
     # An operation whose input is ready waits for the end of another transfer.
     # Otherwise it waits for the end of the transfer of its input.
     operations, bubbles = report.operations, report.bubbles

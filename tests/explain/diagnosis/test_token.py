@@ -73,6 +73,6 @@ def test_advice_says_how_many_chunks_are_in_flight(tmp_path: Path) -> None:
     assert [advice.kind for advice in first_two] == ["token", "token"]
     assert sorted(advice.action for advice in first_two) == [
         "Keep more chunks in flight",
-        "Keep one chunk more in flight",
+        "Keep one more chunk in flight",
     ]
     assert all("with 2 chunks in the pipeline" in advice.evidence for advice in first_two)
