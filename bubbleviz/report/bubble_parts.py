@@ -22,16 +22,16 @@ from bubbleviz.report.report import Report
 
 #: Meaning of each part of the bubble during which the GPU was busy, keyed by name.
 NOT_WORK = {
-    "unattributed": "compute outside every operation",
+    "unattributed": "compute outside all operations",
     "next iterations": "compute of other iterations",
-    "optimizer": "the Optimizer, which this ratio does not count as work",
+    "optimizer": "the optimizer, which does not count as work in this ratio",
 }
 
 
 #: Meaning of each part of the work, keyed by name, in display order.
 _WORK_MEANINGS = dict.fromkeys((phase.label for phase in COMPUTE), "compute kernels") | {
-    "in operations": "communication or copies in operations, beside no compute kernel",
-    "launch gaps": "in operations, while no kernel ran",
+    "in operations": "communication or copies in operations while no compute kernel ran",
+    "launch gaps": "time in operations while no kernel ran",
     "other iterations": "work of other iterations",
 }
 

@@ -74,7 +74,7 @@ def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Repo
         build_report(Report, (), run, counts, explain(run, counts), ()),
         convention=plan.name,
         headline="schedule",
-        headline_reason="A simulated iteration stands alone.",
+        headline_reason="A simulated run consists of a single iteration.",
         profiles=(
             tables.ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),
         ),

@@ -553,7 +553,8 @@ def _list_limitations(
             Limitation(
                 "backward",
                 "no range name is recognized as a backward pass, so the run counts as inference. "
-                "If it trains, specify the name of its backward ranges with --convention",
+                "If it trains, name its backward ranges in a convention file, and pass the file with "
+                "--convention",
             )
         )
     limitations.extend(_list_ambiguous_ratios(counts))

@@ -469,16 +469,19 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
     """
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
     saved_fraction = advice.saving_ns / length_ns if length_ns else 0.0
-    gpu_hours = f"{24 * len(report.ranks) * saved_fraction:,.1f} GPU-hours per day saved"
+    gpu_hours = f"{24 * len(report.ranks) * saved_fraction:,.1f} GPU-hours per day"
     saved = format_saving(advice.kind, advice.place, saved_fraction, advice.error_ratio)
     if is_of_period:
         remaining, length = format_ms(round(remaining_ns)), format_ms(round(length_ns))
         return (
-            f"{saved}: {remaining} instead of {length} from one iteration to the next, {gpu_hours}"
+            f"{saved}: {remaining} instead of {length} from one iteration to the next, saving "
+            f"{gpu_hours}"
         )
     at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
     left_ns = _measure_remaining(report, remaining_ns, saved_fraction)
-    return f"{saved}: iterations would take {at_least}{format_ms(round(left_ns))}, {gpu_hours}"
+    return (
+        f"{saved}: iterations would take {at_least}{format_ms(round(left_ns))}, saving {gpu_hours}"
+    )
 
 
 def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
