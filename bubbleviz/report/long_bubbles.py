@@ -25,8 +25,8 @@ from bubbleviz.report.report import Report
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 #: Reasons for idle time at the start and end of an iteration, for ranks that form no pipeline.
 _EDGES = {
-    Cause.WARMUP: "another rank has begun the iteration",
-    Cause.DRAIN: "another rank has not ended the iteration",
+    Cause.WARMUP: "another rank has already begun the iteration",
+    Cause.DRAIN: "another rank has not finished the iteration",
 }
 
 

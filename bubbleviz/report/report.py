@@ -553,7 +553,7 @@ def _list_limitations(
             Limitation(
                 "backward",
                 "no range name is recognized as a backward pass, so the run counts as inference. "
-                "If it trains, name its backward ranges in a convention file, and pass the file with "
+                "If it trains, name its backward ranges in a convention file, and pass it with "
                 "--convention",
             )
         )

@@ -127,7 +127,7 @@ def check_pipeline(path: str, run: RunSummary) -> RunSummary:
     reason = find_no_pipeline(run.restrictions)
     if reason is not None:
         raise InputError(
-            f"{path}: {reason}, so its times do not describe the stages of a pipeline; analyze the "
+            f"{path}: {reason}, so its times do not describe the stages of a pipeline: analyze the "
             "profiles of all stages, or pass times with --tf, --tb and --tw"
         )
     return run

@@ -175,7 +175,7 @@ def test_comparisons_and_gates_report_how_long_kernels_ran(tmp_path: Path, condi
     assert ("kernels ran for" in check.line) == (sentence is not None)
     run = ComparedRun("slow", str(saved), read)
     notes = "\n".join(compare([run, replace(run, title="other")]).notes)
-    assert (f"slow: {sentence}; much time is lost" in notes) == (sentence is not None)
+    assert (f"slow: {sentence}. Much time is lost" in notes) == (sentence is not None)
 
 
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:

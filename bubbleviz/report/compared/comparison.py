@@ -273,8 +273,8 @@ def _describe_limits(
         kernel_time = describe_kernel_time(run.saved)
         if kernel_time is not None:
             yield (
-                f"{run.title}: {to_one_line(kernel_time, 200)}; much time is lost inside or "
-                "outside operations, which its ratios do not show"
+                f"{run.title}: {to_one_line(kernel_time, 200)}. Much time is lost inside or "
+                "outside operations, and the ratios do not show it"
             )
     for index, pair in enumerate(pairs, 1):
         cells = {name: (row[0], row[index]) for name, row in ratios.items()}
