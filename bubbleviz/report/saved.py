@@ -23,7 +23,7 @@ from bubbleviz.report.summary import SCHEMA, RunSummary
 
 #: Maximum size of a report in bytes.
 _MAX_BYTES = 1 << 32
-#: Matches keys at the start of PyTorch and XLA traces. Number of bytes to search for them.
+#: Pattern for keys at the start of PyTorch and XLA traces, and the number of bytes to search.
 _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 #: Schema of old reports, which can no longer be read.
 _OLD_SCHEMA = "bubbleviz.report/1"

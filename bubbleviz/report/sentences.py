@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of names that a sentence lists.
 _MAX_NAMED = 3
-#: Advice on slow transfers in general, on slow ranks, and on a profiler that costs time.
+#: Advice about slow transfers in general, slow ranks, and profiler overhead.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
@@ -725,7 +725,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 
     - "": the operations of all ranks.
     - ``pace``: all operations of some ranks.
-    - Any other text: single operations of some ranks.
+    - Any other text: individual operations of some ranks.
 
     The next check is "" if all ranks are slow, or if the activity of the host is known.
     """

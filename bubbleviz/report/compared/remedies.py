@@ -122,8 +122,8 @@ def _describe_schedule(
 ) -> tuple[bool, str]:
     """Return whether the later run has the advised schedule, and a clause about both schedules.
 
-    The first result is False if the schedule is the same as before. A searched schedule is also
-    recognized by the name in ``_RECOGNIZED_AS``.
+    The first result is False if the schedule is the same as before. Some searched schedules are
+    recognized under a different name, which also counts; see ``_RECOGNIZED_AS``.
     """
     then, now = earlier.schedule_name, later.schedule_name
     if then == now:
