@@ -56,7 +56,7 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"), [("numbered", "numbers in"), ("constant", "by order")]
+    ("names", "expected"), [("numbered", "numbers in"), ("constant", "in the order they ran in")]
 )
 def test_advice_to_check_numbers_appears_only_if_names_have_numbers(
     names: str, expected: str, tmp_path: Path

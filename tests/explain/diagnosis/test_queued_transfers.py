@@ -193,5 +193,5 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
     if mode != "receives":
         longest = next(text for _, text in find_longest_bubbles(report) if "queued behind" in text)
         assert re.search(
-            r"behind (RECV|SEND)_[FB]\d of chunk \d, from stage \d to stage \d", longest
+            r"behind (RECV|SEND)_[FB]\d of chunk \d from stage \d to stage \d", longest
         )
