@@ -101,7 +101,7 @@ def test_a_path_without_permission_is_refused(
     path = tmp_path if method == "iterdir" else tmp_path / "x.sqlite"
     monkeypatch.setattr(Path, method, forbid)
 
-    with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check it"):
+    with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check the path"):
         find_profiles([str(path)])
 
 

@@ -89,7 +89,7 @@ def test_a_kernel_log_among_profiles_is_refused(
     words = [word.format(tmp_path) for word in COMMANDS[command]]
     code, out, err = cli(*words, *(("-v", "coverage") if command == "profile" else ()))
     assert code == 0
-    assert f"{name}: a special file" in " ".join((out + err).split())
+    assert f"{name}: is a special file" in " ".join((out + err).split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
