@@ -97,7 +97,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
     assert first is not None
     assert second is not None
     # A recording contains the ranks of the job, but no GPU and no numbers of kernels.
-    expected = first.partition(" It has as many kernels")[0]
+    expected = first.partition(" It runs as many kernels")[0]
     expected = expected.replace("node0 GPU 1 (pipeline order 1)", "rank 1 (node0)")
     assert second.partition(" If stage 1 has no more layers")[0] == expected
     assert second != first

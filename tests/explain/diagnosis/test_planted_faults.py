@@ -54,7 +54,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"pause_device": 9, "pause_every": 2},
         "iteration",
-        "single operations of node0 GPU 6 (pipeline order 9) are slow in 2 iterations (0, 2)",
+        "individual operations of node0 GPU 6 (pipeline order 9) are slow in 2 iterations (0, 2)",
     ),
     (
         BASE,
@@ -174,7 +174,7 @@ def test_advice_on_a_rank_out_of_order_predicts_the_saving_of_the_right_order(
     assert first.iterations == PAIR.iterations
     assert first.text == describe_first_steps(report)
     assert "in the order of 1f1b (-" in first.text
-    assert "4 operations in 4 iterations are out of order" in first.text
+    assert "4 operations in 4 iterations ran out of order" in first.text
     truth_ns = _diagnosis(swapped).length_ns - _diagnosis(PAIR).length_ns
     assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
 
@@ -199,7 +199,7 @@ def test_all_savings_are_shares_of_the_same_length() -> None:
     assert {"order", "launch"} <= {entry.kind for entry in advice}
     for entry in advice:
         assert entry.saving_ns is not None
-        assert f"of {round(length_ns - entry.saving_ns) / 1e6:,.3f} ms, " in entry.text
+        assert f"take {round(length_ns - entry.saving_ns) / 1e6:,.3f} ms, " in entry.text
         assert entry.saving_ratio == pytest.approx(entry.saving_ns / length_ns)
 
 
