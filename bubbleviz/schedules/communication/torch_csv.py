@@ -226,7 +226,10 @@ def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
         )
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MAX_STAGES:
-        raise InputError(f"row {row_number}, cell {column}: stage {stage} is out of range; {_FORM}")
+        raise InputError(
+            f"row {row_number}, cell {column}: stage {stage} is out of range; the largest possible "
+            f"stage is {_MAX_STAGES - 1:,}"
+        )
     return _Cell(row_number, column, text, int(stage), _PHASES[letters], int(microbatch))
 
 
