@@ -54,6 +54,10 @@ class Job:
         late_every: Interval of the late launches, in iterations.
         pause: Additional time of each rank's third F, keyed by rank.
         slows: (slowdown factor, first iteration that it applies to) of each rank, keyed by rank.
+        host_step: Time that the host of each rank takes to launch an operation, keyed by rank.
+        host_follows: Time that is followed by ``host_step``, if the host takes time: the previous
+            ``launch``, the ``start`` or ``end`` of the previous operation, or the time at which the
+            ``input`` is there and the rank is idle.
         drift: Relative slowdown of each rank in the last iteration, keyed by rank; it grows
             linearly.
         gaps: Time without kernels in each operation, as a fraction of its kernel time, keyed by
@@ -87,6 +91,8 @@ class Job:
     late_every: int = 1
     pause: Mapping[int, float] = field(default_factory=dict)
     slows: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    host_step: Mapping[int, float] = field(default_factory=dict)
+    host_follows: str = "launch"
     drift: Mapping[int, float] = field(default_factory=dict)
     gaps: Mapping[int, float] = field(default_factory=dict)
     between: float = 0.0
@@ -226,6 +232,7 @@ def _simulate_replica(
     left = [list(order) for order in plan.orders]
     end_of: dict[tuple[str, int, int], float] = {}
     rows: list[list[Row]] = [[] for _ in range(job.stages)]
+    previous: list[dict[str, float]] = [{} for _ in range(job.stages)]
     waits = 0
     while any(left):
         stage = waits % job.stages
@@ -242,7 +249,7 @@ def _simulate_replica(
         if not all(need in end_of for need in inputs):
             waits += 1
             continue
-        rank, launch_ns = first + stage, base_ns + late_ns[stage] - 20_000
+        rank = first + stage
         identity: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
         chunk: Row = {"microbatch": m, "virtual_stage": virtual, "chunk": plan.chunk_of(virtual)}
         ready_ns = base_ns
@@ -265,7 +272,10 @@ def _simulate_replica(
                     )
                     rows[stage].append(row)
             ready_ns = max(ready_ns, there_ns)
-        start_ns = max(free_ns[stage], ready_ns)
+        input_ns = max(free_ns[stage], ready_ns)
+        times_ns = {"input": input_ns, **previous[stage]}
+        launch_ns = _find_launch(job, rank, times_ns, base_ns + late_ns[stage] - 20_000)
+        start_ns = max(input_ns, launch_ns)
         shares = {"F": job.phase[0], "B": job.phase[1], "W": job.phase[2]}
         length = sum(shares[part] for part in phase) * job.stages / plan.virtual_stages
         length *= job.factor(rank, iteration) * lengths[m]
@@ -275,11 +285,26 @@ def _simulate_replica(
         active_ns, length = round(length * MS), length * (1 + job.gaps.get(rank, 0.0))
         free_ns[stage] = end_of[phase, virtual, m] = start_ns + length * MS
         row = _make_timed_row(identity | chunk, phase, start_ns, free_ns[stage])
-        row["launched_ns"] = round(min(launch_ns, start_ns - 5_000))
+        row["launched_ns"] = round(launch_ns)
+        previous[stage] = {"launch": launch_ns, "start": start_ns, "end": free_ns[stage]}
         row |= {"active_ns": active_ns, "kernels": 9} if job.gaps else {}
         rows[stage].append(row)
         left[stage].pop(0)
     return {first + s: (free_ns[s], rows[s]) for s in range(job.stages)}
+
+
+def _find_launch(job: Job, rank: int, times_ns: Mapping[str, float], first_ns: float) -> float:
+    """Return when the host of a rank launches an operation.
+
+    Args:
+        job: Parameters of the job.
+        rank: Rank of the operation.
+        times_ns: Times that the launch may follow. Only ``input`` is known for the first operation.
+        first_ns: Time of the rank's first launch in the iteration.
+    """
+    if rank in job.host_step and "launch" in times_ns:
+        return times_ns[job.host_follows] + job.host_step[rank] * MS
+    return min(first_ns, times_ns["input"] - 5_000)
 
 
 def _make_timed_row(of: Row, phase: str, start_ns: float, end_ns: float) -> Row:

@@ -23,6 +23,7 @@ from bubbleviz.explain.diagnosis.effects import (
     order_by_loss,
     replace_spikes,
 )
+from bubbleviz.explain.diagnosis.launch_steps import LaunchSteps
 from bubbleviz.explain.diagnosis.link_changes import LinkChange
 from bubbleviz.explain.diagnosis.slow_ranks import SlowRanks
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, group_medians, has_role
@@ -186,6 +187,7 @@ class Evidence:
         start_late_ns: For each row that needs no input and whose launch is unknown, how much later
             it starts than the first row of its iteration, in ns. 0 for all other rows; see
             :func:`.measure_late_starts`.
+        launch_steps: Launch steps of the ranks whose host launches regularly.
     """
 
     work: Work
@@ -202,6 +204,7 @@ class Evidence:
     slow_ranks: tuple[SlowRanks, ...] = ()
     link_changes: tuple[LinkChange, ...] = ()
     start_late_ns: Ints = field(default_factory=_make_empty_rows)
+    launch_steps: LaunchSteps = field(default_factory=LaunchSteps.make_empty)
 
 
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
@@ -905,13 +908,32 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     ranks = order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
     for rank in ranks[:_MAX_LATE_RANKS]:
         delayed = rows[work.rank[rows] == rank]
-        yield _build_launch_fault(evidence, f"launch-{rank}", delayed, late_ns)
+        fault = _build_launch_fault(evidence, f"launch-{rank}", delayed, late_ns)
+        yield _remove_launch_steps(evidence, fault)
     if len(ranks) > 1:
-        yield _build_launch_fault(evidence, "launches", rows, late_ns)
+        fault = _build_launch_fault(evidence, "launches", rows, late_ns)
+        yield _remove_launch_steps(evidence, fault)
     delayed = np.flatnonzero(evidence.profiler_ns > 0)
     if len(delayed):
         fault = _build_launch_fault(evidence, "profiler", delayed, evidence.profiler_ns)
         yield replace(fault, detail="profiler")
+
+
+def _remove_launch_steps(evidence: Evidence, fault: Fault) -> Fault:
+    """Return a fault of late launches whose removal also removes the launch steps of its ranks.
+
+    If an operation has a launch step, the step is its delay, so ``late_ns`` of the operation
+    becomes 0.
+    """
+    steps = evidence.launch_steps
+    of_ranks = steps.row[np.isin(evidence.work.rank[steps.row], fault.ranks)]
+    has_step = np.isin(fault.delayed, steps.operation)
+    return replace(
+        fault,
+        rows=of_ranks,
+        scale=np.zeros(len(of_ranks)),
+        late_ns=np.where(has_step, 0, fault.late_ns),
+    )
 
 
 def find_late_starts(evidence: Evidence) -> Iterator[Fault]:

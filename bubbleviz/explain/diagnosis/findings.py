@@ -34,10 +34,15 @@ from bubbleviz.explain.diagnosis.faults import (
     select_host_activities,
 )
 from bubbleviz.explain.diagnosis.late_starts import MIN_LATE_NS, measure_late_starts
+from bubbleviz.explain.diagnosis.launch_steps import (
+    LaunchSteps,
+    append_launch_steps,
+    find_launch_steps,
+)
 from bubbleviz.explain.diagnosis.link_changes import find_link_changes
 from bubbleviz.explain.diagnosis.slow_ranks import explain_slow_ranks
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.slowdown.delays import measure_iterations
+from bubbleviz.explain.slowdown.delays import measure_delays, measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import (
@@ -232,6 +237,8 @@ class _FaultReplay:
                     remaining_ns = time_ns[rows, number] * fault.scale
                 time_ns[rows, number] = np.rint(np.maximum(remaining_ns, 0))
                 delay_ns[position[fault.delayed], number] -= fault.late_ns
+        together = self.evidence.launch_steps.take_starting_together()
+        delay_ns[position[together.row]] = delay_ns[position[together.previous]]
         return time_ns[:n_rows], delay_ns[:n_rows]
 
 
@@ -368,10 +375,10 @@ def build_diagnosis(
         period_ns: Mean time from the start of one iteration to the start of the next if iterations
             overlap, or None if they do not.
     """
+    scenarios, steps = _add_launch_steps(run, scenarios)
     replay = scenarios.replay
-    evidence = _collect_evidence(run, scenarios, layout, schedule)
-    late_ns = evidence.late_ns + evidence.start_late_ns + evidence.profiler_ns
-    delays_ns = scenarios.early_ns + late_ns
+    evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
+    delays_ns = _sum_delays(scenarios, evidence)
     measure_lengths, length_ns = _choose_length_measure(
         evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
     )
@@ -395,6 +402,38 @@ def build_diagnosis(
         min(baseline.missed_ratio, missed_ratio),
         0.0 if pauses is None or not _has_optimizer(run.operations) else pauses.mean_ratio,
     )
+
+
+def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios, LaunchSteps]:
+    """Return the scenarios of a run with its launch steps, and these steps (:mod:`.launch_steps`).
+
+    Inference runs have no launch steps.
+    """
+    rows = find_computing_rows(run.operations, run.averaged)
+    steps = find_launch_steps(scenarios, run.operations.launched_ns[rows])
+    if run_kind(run.operations.phase) == INFERENCE or not len(steps):
+        return scenarios, LaunchSteps.make_empty()
+    work, order = append_launch_steps(scenarios.work, scenarios.order, steps)
+    replay, delays_ns = build_replay(work, order), measure_delays(work, order)
+    return Scenarios(work, order, replay, delays_ns, scenarios.clocks_apart), steps
+
+
+def _sum_delays(scenarios: Scenarios, evidence: Evidence) -> Ints:
+    """Return the delay in ns of each row with all faults, as it is replayed.
+
+    Early starts are negative delays. A late launch that a launch step explains is not a delay. A
+    step that starts together with an operation has the delay of that operation.
+
+    Args:
+        scenarios: The work of the run and its replay.
+        evidence: Measured effects, delays and other evidence about the run.
+    """
+    late_ns = evidence.late_ns.copy()
+    late_ns[evidence.launch_steps.operation] = 0
+    delays_ns = scenarios.early_ns + late_ns + evidence.start_late_ns + evidence.profiler_ns
+    together = evidence.launch_steps.take_starting_together()
+    delays_ns[together.row] = delays_ns[together.previous]
+    return delays_ns
 
 
 def _measure_baseline(
@@ -448,7 +487,7 @@ def _find_single_faults(
     without_ns = faultless.measure_without(faults, scenarios.replay)
     findings = baseline.build_findings(faults, without_ns)
     findings = [baseline.measure_change(finding) or finding for finding in findings]
-    for fault, eased in _list_eased_replays(run, scenarios):
+    for fault, eased in _list_eased_replays(run, scenarios, faultless.evidence.launch_steps):
         without_ns = faultless.measure_without([(fault,)], eased)
         findings += baseline.build_findings([(fault,)], without_ns)
     findings.sort(key=lambda finding: -finding.saving_ns)
@@ -878,6 +917,7 @@ def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
 def _collect_evidence(
     run: ReplayedRun,
     scenarios: Scenarios,
+    steps: LaunchSteps,
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
@@ -895,7 +935,9 @@ def _collect_evidence(
         _measure_delays(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
     collectives = select_outer_collectives(run.collectives, operations, run.averaged)
-    late_ns[len(work) - len(collectives) :] += collectives.late_ns
+    # The work table ends with the collectives, followed by the launch steps.
+    n_without_steps = len(work) - len(steps)
+    late_ns[n_without_steps - len(collectives) : n_without_steps] += collectives.late_ns
     start_late_ns = np.zeros(len(work), np.int64)
     start_late_ns[: len(rows)] = measure_late_starts(run, rows)
     host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
@@ -918,6 +960,7 @@ def _collect_evidence(
         slow_ranks,
         find_link_changes(run),
         start_late_ns,
+        steps,
     )
 
 
@@ -944,7 +987,9 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
     return np.asarray(np.minimum(fraction, 1.0)[cell], np.float64)
 
 
-def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+def _list_eased_replays(
+    run: ReplayedRun, scenarios: Scenarios, steps: LaunchSteps
+) -> Iterator[tuple[Fault, Replay]]:
     """Yield the faults whose removal changes the order of work, each with a replay without it.
 
     There are two kinds: work that queues behind transfers, and too few chunks in flight.
@@ -957,7 +1002,8 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
         remaining = list_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)
-            yield fault, build_replay(*build_work_of_run(run, waits))
+            work, order = append_launch_steps(*build_work_of_run(run, waits), steps)
+            yield fault, build_replay(work, order)
 
 
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:

@@ -40,11 +40,12 @@ class Role(IntEnum):
     BACKWARD = 1
     COMPUTE = 2
     OPTIMIZER = 3
-    SEND_F = 4
-    RECV_F = 5
-    SEND_B = 6
-    RECV_B = 7
-    COLLECTIVE = 8
+    LAUNCH = 4
+    SEND_F = 5
+    RECV_F = 6
+    SEND_B = 7
+    RECV_B = 8
+    COLLECTIVE = 9
 
 
 #: Roles of compute work. A rank runs this work sequentially.

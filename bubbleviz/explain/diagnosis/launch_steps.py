@@ -1,0 +1,227 @@
+"""Launch steps: the time that the launching thread of a rank takes from one launch to the next.
+
+A host can be the bottleneck of a rank. It then launches no sooner if the GPU becomes faster, so a
+replay with fixed launch delays promises too much. Instead, the time that the host takes is replayed
+as work of its own, a *launch step*, which has to end before the operation starts::
+
+    host    ├── step of F1 ──┤├── step of F2 ──┤
+    GPU     ├─ F0 ─┤         ├─ F1 ─┤          ├─ F2 ─┤
+
+It is not recorded what a host does before it launches an operation, but the launch times reveal it.
+They are measured from four times, and the one from which the launches of a rank are most regular is
+what its host follows:
+
+- ``INPUT``: the end of the operation's last predecessor, for example the transfer of its input. The
+  host is not the bottleneck: it waits until everything is ready. The replay needs no launch step.
+- ``START``: the start of the previous operation. The host is one operation ahead of the GPU.
+- ``END``: the end of the previous operation. The host waits for the GPU.
+- ``LAUNCH``: the previous launch. The host does not wait at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.diagnosis.late_starts import MIN_LATE_NS
+from bubbleviz.explain.slowdown.message_order import chain_rows
+from bubbleviz.explain.slowdown.slowdowns import Scenarios
+from bubbleviz.explain.slowdown.work import COMPUTING, Kind, Role, Work, group_medians, has_role
+from bubbleviz.model.columns import NONE, Ints, Table, join_tables, scatter
+from bubbleviz.model.grouping import Groups, group_rows
+
+_LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
+#: Maximum mean deviation of a rank's launch steps from their median, as a fraction of the median.
+_MAX_DEVIATION = 0.1
+#: Launches are more regular relative to another time than relative to ``INPUT`` if their deviation
+#: is smaller than this fraction.
+_MORE_REGULAR = 0.5
+#: Minimum number of launches in which a regularity can be found.
+_MIN_LAUNCHES = 6
+
+
+class Follows(IntEnum):
+    """The time that the launches of a rank follow, in order of preference."""
+
+    INPUT = 0
+    START = 1
+    END = 2
+    LAUNCH = 3
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LaunchSteps(Table):
+    """Launch steps, one row per step.
+
+    Attributes:
+        row: Row of the step in the work table (:func:`append_launch_steps`).
+        operation: Row of the work table that starts only after the step.
+        previous: Row of the previous compute operation of the same rank.
+        follows: Time at which the step starts (:class:`Follows`), never ``INPUT``.
+        start_ns: Start of the step.
+        end_ns: End of the step, which is the launch of ``operation``.
+    """
+
+    row: Ints
+    operation: Ints
+    previous: Ints
+    follows: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+    def take_starting_together(self) -> LaunchSteps:
+        """Return the steps that start at the same time as the previous operation."""
+        return self.take(self.follows == Follows.START)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Launches:
+    """Launches of compute operations that follow another one on the same rank and iteration.
+
+    Attributes:
+        row: Row of the operation in the work table.
+        previous: Row of the previous operation of the rank.
+        launched_ns: Time at which the operation was launched.
+        references_ns: Times that the launch may follow, shape (len(Follows), launches).
+        ranks: Groups of launches with the same rank.
+        kinds: Groups of launches with the same rank and the same kind of previous operation. A host
+            needs the same time for all launches of a group.
+    """
+
+    row: Ints
+    previous: Ints
+    launched_ns: Ints
+    references_ns: Ints
+    ranks: Groups
+    kinds: Groups
+
+
+def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
+    """Return the launch steps of all ranks whose launches are regular.
+
+    A launch has no step if it comes before the time that the launches of its rank follow.
+
+    Args:
+        scenarios: The work of the run, which starts with the compute operations.
+        launched_ns: Launch time of each of these operations, or -1 if unknown.
+    """
+    launches = _list_launches(scenarios, launched_ns)
+    follows = _choose_references(launches)[launches.ranks.of_row]
+    start_ns = launches.references_ns[follows, np.arange(len(follows))]
+    has_step = np.flatnonzero((follows != Follows.INPUT) & (launches.launched_ns > start_ns))
+    return LaunchSteps(
+        row=len(scenarios.work) + np.arange(len(has_step)),
+        operation=launches.row[has_step],
+        previous=launches.previous[has_step],
+        follows=follows[has_step],
+        start_ns=start_ns[has_step],
+        end_ns=launches.launched_ns[has_step],
+    )
+
+
+def append_launch_steps(
+    work: Work, order: Dependencies, steps: LaunchSteps
+) -> tuple[Work, Dependencies]:
+    """Append launch steps to the end of the work table, and add their dependencies.
+
+    - An operation follows its launch step.
+    - A step that follows ``END`` follows the previous operation.
+    - A step that follows ``START`` follows all predecessors of the previous operation. Its delay
+      must be equal to the delay of that operation, so that both start at the same time.
+    - A step that follows ``LAUNCH`` follows the previous step of the rank, if there is one.
+
+    Args:
+        work: Work table of all ranks.
+        order: Dependencies of the work, as pairs of a row and one of its predecessors.
+        steps: Launch steps of this work.
+    """
+    rows = steps.row
+    step_of = scatter(len(work), steps.operation, rows)
+    follows_end = steps.follows == Follows.END
+    follows_start = steps.follows == Follows.START
+    has_step = ~follows_end & (step_of[steps.previous] != NONE)
+    starts_with = scatter(len(work), steps.previous[follows_start], rows[follows_start])
+    shared = order.take(starts_with[order.successor] != NONE)
+    pairs = (
+        order,
+        Dependencies(steps.operation, rows),
+        Dependencies(rows[follows_end], steps.previous[follows_end]),
+        Dependencies(rows[has_step], step_of[steps.previous[has_step]]),
+        Dependencies(starts_with[shared.successor], shared.predecessor),
+    )
+    step_work = _build_step_work(work, steps)
+    return join_tables((replace(work, kinds=step_work.kinds), step_work)), join_tables(pairs)
+
+
+def _build_step_work(work: Work, steps: LaunchSteps) -> Work:
+    """Return one row of work per launch step. Its kinds are those of ``work``, and launch steps."""
+    return replace(
+        work.take(steps.operation),
+        kind=np.full(len(steps), len(work.kinds), np.int64),
+        start_ns=steps.start_ns,
+        end_ns=steps.end_ns,
+        meeting=np.full(len(steps), NONE, np.int64),
+        kinds=(*work.kinds, _LAUNCH_STEP),
+    )
+
+
+def _list_launches(scenarios: Scenarios, launched_ns: Ints) -> _Launches:
+    """List the launches of compute operations whose previous launch is also known.
+
+    Args:
+        scenarios: The work of the run, which starts with the compute operations.
+        launched_ns: Launch time of each of these operations, or -1 if unknown.
+    """
+    work = scenarios.work
+    is_computing = has_role(work.role[: len(launched_ns)], COMPUTING)
+    computes = np.flatnonzero(is_computing)
+    row, previous = chain_rows(work, computes, work.rank_iteration[computes])
+    is_known = (launched_ns[row] != NONE) & (launched_ns[previous] != NONE)
+    row, previous = row[is_known], previous[is_known]
+    return _Launches(
+        row=row,
+        previous=previous,
+        launched_ns=launched_ns[row],
+        references_ns=np.stack(
+            (
+                work.start_ns[row] - scenarios.delays_ns[row],
+                work.start_ns[previous],
+                work.end_ns[previous],
+                launched_ns[previous],
+            )
+        ),
+        ranks=group_rows(work.rank[row]),
+        kinds=group_rows(work.rank[row], work.kind[previous]),
+    )
+
+
+def _choose_references(launches: _Launches) -> Ints:
+    """Choose the time that the launches of each rank follow (:class:`Follows`).
+
+    The deviation of a rank is the mean absolute deviation of its launch steps from the median of
+    their group. A time replaces one that stands before it in :class:`Follows` if its deviation is
+    less than half as large. The result is ``INPUT`` if there are fewer than 6 launches, or if the
+    deviation exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
+
+    Returns:
+        One value per group of ``launches.ranks``.
+    """
+    n_ranks, of_rank = len(launches.ranks), launches.ranks.of_row
+    n_launches = np.bincount(of_rank, minlength=n_ranks)
+    chosen = np.full(n_ranks, Follows.INPUT, np.int64)
+    least = np.full(n_ranks, np.inf)
+    for follows in Follows:
+        step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)
+        median_ns = group_medians(launches.kinds.of_row, len(launches.kinds), step_ns)
+        median_ns = median_ns[launches.kinds.of_row]
+        deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
+        mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
+        is_better = deviation_ns < _MORE_REGULAR * least
+        least = np.where(is_better, deviation_ns, least)
+        is_regular = (deviation_ns <= _MAX_DEVIATION * mean_ns) & (mean_ns > MIN_LATE_NS)
+        is_regular &= n_launches >= _MIN_LAUNCHES
+        chosen[is_better] = np.where(is_regular, follows, Follows.INPUT)[is_better]
+    return chosen

@@ -1,0 +1,111 @@
+"""If a host is the bottleneck, faster kernels save no more than the host allows.
+
+Each job is simulated with and without its fault. bubbleviz reads only the table of the faulty job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.report.sentences import write_all_advice
+from bubbleviz.report.summary import AdviceEntry
+from tests.support.needs import get_real_file
+from tests.support.pipeline_jobs import Job, SimulatedJob, simulate_job
+
+#: Time of the host per launch that makes it the bottleneck once the fault is removed.
+HOST_MS = {"launch": 18.0, "start": 18.0, "end": 5.0}
+JOB = Job(phase=(10.0, 10.0, 10.0))
+
+
+def _advise(folder: Path, job: SimulatedJob) -> dict[str, AdviceEntry]:
+    report = bubbleviz.analyze(job.written(folder / "operations.csv"))
+    return {entry.place: entry for entry in write_all_advice(report)}
+
+
+def _compute_saving(job: Job, faulty: Job) -> float:
+    return 1 - simulate_job(job).length_ns / simulate_job(faulty).length_ns
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
+@pytest.mark.parametrize("follows", HOST_MS)
+def test_a_slow_gpu_whose_host_is_slow_saves_what_the_host_allows(
+    follows: str, schedule: str, tmp_path: Path
+) -> None:
+    job = replace(JOB, schedule=schedule, host_follows=follows, host_step={2: HOST_MS[follows]})
+    faulty = replace(job, rank={2: 1.6})
+
+    entry = _advise(tmp_path, simulate_job(faulty))["rank-2"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.01)
+
+
+@pytest.mark.parametrize("follows", HOST_MS)
+def test_a_large_stage_of_a_slow_host_saves_what_the_host_allows(
+    follows: str, tmp_path: Path
+) -> None:
+    faulty = replace(
+        JOB, host_follows=follows, host_step={1: HOST_MS[follows]}, stage={1: 1.5}, iterations=8
+    )
+    even = replace(faulty, even_stages=True)
+
+    entry = _advise(tmp_path, simulate_job(faulty))["stage-1"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(even, faulty), abs=0.005)
+
+
+@pytest.mark.parametrize("follows", [*HOST_MS, "input"])
+def test_a_slow_host_alone_saves_all_its_delays(follows: str, tmp_path: Path) -> None:
+    faulty = replace(JOB, host_follows=follows, host_step={5: HOST_MS.get(follows, 4.0) * 1.5})
+
+    entry = _advise(tmp_path, simulate_job(faulty))["launch-5"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(JOB, faulty), abs=0.005)
+
+
+def test_a_host_that_waits_for_the_input_is_no_bottleneck(tmp_path: Path) -> None:
+    job = replace(JOB, host_follows="input", host_step=dict.fromkeys(range(8), 0.5))
+    faulty = replace(job, rank={2: 1.6})
+
+    entry = _advise(tmp_path, simulate_job(faulty))["rank-2"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.005)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_host_that_may_launch_only_a_few_operations_ahead_is_no_bottleneck(
+    ahead: int, tmp_path: Path
+) -> None:
+    job = replace(JOB, schedule="zb-h1", noise=0.002)
+    faulty = replace(job, rank={2: 1.6})
+    simulated = simulate_job(faulty)
+    _delay_launches(simulated, ahead)
+
+    entry = _advise(tmp_path, simulated)["rank-2"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.005)
+
+
+def _delay_launches(job: SimulatedJob, ahead: int) -> None:
+    """Let each operation be launched when the operation ``ahead`` positions before it starts."""
+    of_rank: dict[tuple[int | str, int | str], list[int]] = {}
+    for row in sorted(job.rows, key=lambda row: int(row["start_ns"])):
+        if row["phase"] not in {"F", "B", "BW", "W"}:
+            continue
+        starts_ns = of_rank.setdefault((row["iteration"], row["rank"]), [])
+        starts_ns.append(int(row["start_ns"]))
+        if len(starts_ns) > ahead:
+            row["launched_ns"] = starts_ns[-1 - ahead]
+
+
+@pytest.mark.real_files
+def test_the_table_of_a_rank_whose_host_is_the_bottleneck() -> None:
+    report = bubbleviz.analyze(get_real_file("cases/host-bound-rank.csv.gz"))
+
+    first = write_all_advice(report)[0]
+
+    assert first.place == "stage-1"
+    assert first.saving_ratio == pytest.approx(0.086, abs=0.002)
