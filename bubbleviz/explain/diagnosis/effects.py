@@ -314,7 +314,9 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     residual = ratio / paces.pace[rank_iterations.of_row]
 
     # Ranks are compared at their speed before they became slower.
-    cell_ns = cell_ns / np.exp(_estimate_rise_of_cells(computes, paces))
+    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
+    steady_ns = computes.time_ns / np.exp(rise[rank_iterations.of_row])
+    cell_ns = group_medians(computes.cells.of_row, len(computes.cells), steady_ns)
     # If lengths vary, replicas get more or fewer tokens by chance.
     copies = _group_copies(computes)
     length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
@@ -439,19 +441,6 @@ def _measure_paces(
     return Paces(rank_iterations, pace, iteration, ranks, changes)
 
 
-def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
-    """For each cell, return how much the logarithm of its rank's pace has typically risen.
-
-    The result is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the
-    rank.
-    """
-    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
-    rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
-    ranks = computes.rank[paces.computes.first][paces.ranks.first]
-    rise_of_rank[ranks] = group_medians(paces.ranks.of_row, len(paces.ranks), rise)
-    return rise_of_rank[computes.rank_of_cell]
-
-
 def _group_copies(computes: Computes) -> Groups:
     """Group the cells by kind, virtual stage and stage: the cells in a group do the same work."""
     columns = (computes.kind, computes.virtual_stage, computes.stage)
@@ -509,7 +498,8 @@ def _estimate_replica_lengths(
     length = np.ones(len(n_drawn) + 1)
     if len(n_drawn) < 2 or not n_drawn.all() or (replica_of_cell < 0).any():
         return length
-    error = 1.25 * float(np.log(effect).std()) * np.sqrt((1 + 1 / (len(n_drawn) - 1)) / n_drawn)
+    deviation = _estimate_length_deviation(computes.microbatch[microbatches.first], effect)
+    error = 1.25 * deviation * np.sqrt((1 + 1 / (len(n_drawn) - 1)) / n_drawn)
     low_ns, high_ns = _compute_median_bounds(copies.of_row, len(copies), cell_ns)
     norms_ns = (
         compute_median_of_others(copies.of_row, cell_ns),
@@ -521,6 +511,21 @@ def _estimate_replica_lengths(
     is_chance = np.abs(np.log([relative_to_others, relative_to_all])) <= _MIN_ERRORS * error
     length[:-1] = np.where(is_chance.all(axis=0), relative_to_all, 1.0)
     return length
+
+
+def _estimate_length_deviation(number: Ints, effect: Floats) -> float:
+    """Return the standard deviation of the logarithmic microbatch lengths that is due to chance.
+
+    A microbatch that is long in every replica and iteration does not differ by chance. So each
+    length is divided by the median of the microbatches with the same number.
+
+    Args:
+        number: Number of each microbatch in its iteration and replica.
+        effect: How many times longer each microbatch takes.
+    """
+    numbers = group_rows(number)
+    usual = group_medians(numbers.of_row, len(numbers), effect)[numbers.of_row]
+    return float(np.log(effect / usual).std())
 
 
 def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:

@@ -74,10 +74,10 @@ if TYPE_CHECKING:
 
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
-#: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults, as a
-#: multiple of the sum of the individual savings. Minimum gain of a set of faults over its best
-#: part, as a fraction of an iteration.
-_MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
+#: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults beyond
+#: the sum of the individual savings, and minimum gain of a set over its best part. Both are
+#: fractions of an iteration.
+_MAX_PAIRED, _MIN_SET_EXCESS, _MIN_SET_GAIN = 6, 0.01, 0.02
 #: Minimum number of iterations that must show a saving before a confidence interval is computed.
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
@@ -502,8 +502,8 @@ def _find_sets_of_faults(
     Three kinds of sets are tried (:func:`_select_sets_with_gain` then selects from them):
 
     - Pairs of the six faults that save most (:func:`_list_fault_pairs`).
-    - The slow ranks of each stage (:func:`_list_slow_sets`).
-    - All slow ranks, hosts and replicas, without and with slow stages.
+    - Slow ranks and stages that hide one another (:func:`_list_slow_sets`).
+    - Each of these sets together with one of the six faults.
 
     Args:
         single: Findings with one fault each, sorted by saving, largest first.
@@ -512,7 +512,12 @@ def _find_sets_of_faults(
         baseline: Lengths of the iterations with all faults.
     """
     faults = [finding.faults[0] for finding in single]
-    listed = [*_list_fault_pairs(faults[:_MAX_PAIRED]), *_list_slow_sets(faults)]
+    candidates = [fault for fault in faults[:_MAX_PAIRED] if _can_be_combined(fault)]
+    slow_sets = _list_slow_sets(faults)
+    extended = [
+        (*members, fault) for members in slow_sets for fault in candidates if fault not in members
+    ]
+    listed = [*_list_fault_pairs(candidates), *slow_sets, *extended]
     set_of_names = {frozenset(fault.name for fault in members): members for members in listed}
     sets = list(set_of_names.values())
     combined = baseline.build_findings(sets, faultless.measure_without(sets, replay))
@@ -533,19 +538,21 @@ def _measure_warm_up(length_ns: Ints) -> float:
     return ratio if ratio > _MIN_WARM_UP else 0.0
 
 
+def _can_be_combined(fault: Fault) -> bool:
+    """Return whether a fault can be removed together with others.
+
+    It cannot if its saving is only an upper bound, or if it is a wait for tokens.
+    """
+    return not fault.bound and fault.kind != "token"
+
+
 def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     """List the pairs of faults that may save more together than alone.
 
-    Some faults are not paired:
-
-    - Faults whose saving is an upper bound, and waits for tokens.
-    - Two faults of the same kind ``link``, ``iteration``, ``launch`` or ``late-start``, because one
-      may contain the other.
+    Two faults of the same kind ``link``, ``iteration``, ``launch`` or ``late-start`` are not
+    paired, because one may contain the other.
     """
-    candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
-    return [
-        (a, b) for a, b in combinations(candidates, 2) if a.kind != b.kind or a.kind not in _NESTED
-    ]
+    return [(a, b) for a, b in combinations(faults, 2) if a.kind != b.kind or a.kind not in _NESTED]
 
 
 def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
@@ -577,7 +584,7 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
 
     A set must meet two conditions:
 
-    - Its saving is more than 1.2 times the sum of the savings of its faults.
+    - Its saving exceeds the sum of the savings of its faults by more than 1 % of an iteration.
     - Its saving exceeds the saving of its best part by more than 2 % of an iteration. Parts are the
       individual faults in the set, and smaller sets of its faults that were already selected.
 
@@ -594,7 +601,7 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
         parts_ns = [saving_ns[name] for name in names]
         subsets_ns = [part.saving_ns for part in selected if part.fault_names < names]
         gain_ns = finding.saving_ns - max(parts_ns + subsets_ns)
-        saves_more = finding.saving_ns > _MIN_SET_RATIO * sum(parts_ns)
+        saves_more = finding.saving_ns - sum(parts_ns) > _MIN_SET_EXCESS * finding.length_ns
         if saves_more and gain_ns > _MIN_SET_GAIN * finding.length_ns:
             selected.append(finding)
     return selected

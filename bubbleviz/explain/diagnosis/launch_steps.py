@@ -31,7 +31,8 @@ from bubbleviz.explain.slowdown.message_order import chain_rows
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, Kind, Role, Work, group_medians, has_role
 from bubbleviz.model.columns import NONE, Ints, Table, join_tables, scatter
-from bubbleviz.model.grouping import Groups, group_rows
+from bubbleviz.model.grouping import Groups, find_run_starts, group_rows, sort_rows
+from bubbleviz.model.intervals import group_extents
 
 _LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
 #: Maximum mean deviation of a rank's launch steps from their median, as a fraction of the median.
@@ -59,7 +60,8 @@ class LaunchSteps(Table):
     Attributes:
         row: Row of the step in the work table (:func:`append_launch_steps`).
         operation: Row of the work table that starts only after the step.
-        previous: Row of the previous compute operation of the same rank.
+        previous: Row of the previous compute operation of the same rank, or -1 if ``operation`` is
+            the first one of the iteration.
         follows: Time at which the step starts (:class:`Follows`), never ``INPUT``.
         start_ns: Start of the step.
         end_ns: End of the step, which is the launch of ``operation``.
@@ -100,26 +102,67 @@ class _Launches:
 
 
 def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
-    """Return the launch steps of all ranks whose launches are regular.
+    """Return the launch steps of all ranks whose launches do not wait for inputs.
 
-    A launch has no step if it comes before the time that the launches of its rank follow.
+    - The first launch of an iteration has a step if the launches of the rank follow another time
+      than ``INPUT``, or if most of them come before their input.
+    - Any other launch has a step if the launches of the rank follow another time than ``INPUT``.
+    - A launch that comes before the time that it follows has no step.
 
     Args:
         scenarios: The work of the run, which starts with the compute operations.
         launched_ns: Launch time of each of these operations, or -1 if unknown.
     """
+    work = scenarios.work
     launches = _list_launches(scenarios, launched_ns)
-    follows = _choose_references(launches)[launches.ranks.of_row]
-    start_ns = launches.references_ns[follows, np.arange(len(follows))]
-    has_step = np.flatnonzero((follows != Follows.INPUT) & (launches.launched_ns > start_ns))
-    return LaunchSteps(
-        row=len(scenarios.work) + np.arange(len(has_step)),
-        operation=launches.row[has_step],
-        previous=launches.previous[has_step],
-        follows=follows[has_step],
-        start_ns=start_ns[has_step],
-        end_ns=launches.launched_ns[has_step],
+    follows = _choose_references(launches)
+    is_early = launches.launched_ns < launches.references_ns[Follows.INPUT]
+    n_early = np.bincount(launches.ranks.of_row[is_early], minlength=len(follows))
+    is_mostly_early = 2 * n_early > np.bincount(launches.ranks.of_row)
+    waits_for_input = (follows == Follows.INPUT) & ~is_mostly_early
+    independent_ranks = work.rank[launches.row[launches.ranks.first[~waits_for_input]]]
+    first, begin_ns = _find_first_launches(work, launched_ns, independent_ranks)
+
+    follows = follows[launches.ranks.of_row]
+    later = np.flatnonzero(follows != Follows.INPUT)
+    steps = LaunchSteps(
+        row=np.zeros(len(first) + len(later), np.int64),
+        operation=np.append(first, launches.row[later]),
+        previous=np.append(np.full(len(first), NONE), launches.previous[later]),
+        follows=np.append(np.full(len(first), Follows.LAUNCH), follows[later]),
+        start_ns=np.append(
+            begin_ns, launches.references_ns[follows, np.arange(len(follows))][later]
+        ),
+        end_ns=launched_ns[np.append(first, launches.row[later])],
     )
+    steps = steps.take(steps.end_ns > steps.start_ns)
+    return replace(steps, row=len(work) + np.arange(len(steps)))
+
+
+def _find_first_launches(work: Work, launched_ns: Ints, ranks: Ints) -> tuple[Ints, Ints]:
+    """Return the first launched operations of ranks in each iteration, and when it began.
+
+    Iterations begin with the first work of a replica that is not communication, because receives
+    can be posted before.
+
+    Args:
+        work: Work table of all ranks, which starts with the compute operations.
+        launched_ns: Launch time of each of these operations, or -1 if unknown.
+        ranks: Ranks whose operations are returned.
+    """
+    is_own = ~work.communicates
+    parts = group_rows(work.iteration[is_own], work.replica[is_own])
+    start_ns = work.start_ns[is_own]
+    begin_ns = np.zeros(len(work), np.int64)
+    first_ns, _ = group_extents(parts.of_row, len(parts), start_ns, start_ns)
+    begin_ns[is_own] = first_ns[parts.of_row]
+
+    is_computing = has_role(work.role[: len(launched_ns)], COMPUTING)
+    computes = np.flatnonzero(is_computing)
+    order = computes[sort_rows(work.rank_iteration[computes], work.start_ns[computes])]
+    first = order[find_run_starts(work.rank_iteration[order])]
+    first = first[(launched_ns[first] != NONE) & np.isin(work.rank[first], ranks)]
+    return first, begin_ns[first]
 
 
 def append_launch_steps(
@@ -131,7 +174,8 @@ def append_launch_steps(
     - A step that follows ``END`` follows the previous operation.
     - A step that follows ``START`` follows all predecessors of the previous operation. Its delay
       must be equal to the delay of that operation, so that both start at the same time.
-    - A step that follows ``LAUNCH`` follows the previous step of the rank, if there is one.
+    - A step that follows ``LAUNCH`` follows the previous step of the rank, if there is one. If not,
+      it starts when the iteration begins.
 
     Args:
         work: Work table of all ranks.
@@ -142,7 +186,7 @@ def append_launch_steps(
     step_of = scatter(len(work), steps.operation, rows)
     follows_end = steps.follows == Follows.END
     follows_start = steps.follows == Follows.START
-    has_step = ~follows_end & (step_of[steps.previous] != NONE)
+    has_step = ~follows_end & (np.append(step_of, NONE)[steps.previous] != NONE)
     starts_with = scatter(len(work), steps.previous[follows_start], rows[follows_start])
     shared = order.take(starts_with[order.successor] != NONE)
     pairs = (
