@@ -571,7 +571,8 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
     others = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
-    names = [name_rank_with_number(report, fault.ranks[0]) for fault in faults]
+    ranks = sorted(fault.ranks[0] for fault in faults)
+    names = [name_rank_with_number(report, rank) for rank in ranks]
     return (
         f"Find out why {_join_names(names)} are slow",
         f"On these ranks, {_compare_ranges(faults, f'on the other {others}')}, in "
@@ -827,21 +828,22 @@ def _describe_collective(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for ranks that become slower gradually."""
     becomes = "becomes" if len(fault.ranks) == 1 and not fault.detail else "become"
+    where, multiple = _name_faulty_ranks(report, fault), _format_multiple(fault)
     return (
-        f"Find out why {_name_faulty_ranks(report, fault)} {becomes} slower and slower",
-        f"Operations take {_format_multiple(fault)}x as long in the last iteration as in the first",
-        "Check temperature and clocks",
+        f"Find out why {where} {becomes} slower and slower",
+        f"Operations on {where} take {multiple}x as long in the last iteration as in the first",
+        _CHECK_SLOW_RANKS,
     )
 
 
 def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for ranks that became slower in a single jump."""
     iteration = truncate_name(report.iterations[fault.iterations[0]].name)
+    where, multiple = _name_faulty_ranks(report, fault), _format_multiple(fault)
     return (
-        f"Find out what changed on {_name_faulty_ranks(report, fault)} before iteration "
-        f"{iteration}",
-        f"From then on, operations take {_format_multiple(fault)}x as long",
-        "Check clocks, temperature and other jobs there",
+        f"Find out what changed on {where} before iteration {iteration}",
+        f"From iteration {iteration} on, operations on {where} take {multiple}x as long",
+        _CHECK_SLOW_RANKS,
     )
 
 
@@ -853,7 +855,8 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
-    where = f" on {name_ranks(report, fault.ranks)}"
+    ranks = name_ranks(report, fault.ranks)
+    where = f" on {ranks}"
     if state := _describe_thread(report, fault):
         where += f", where {state}"
     if fault.detail:
@@ -869,7 +872,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
         return action, f"The other ranks in the collective wait for it, {when}", ""
     # Optimizers can be late even outside the windows in which bubbles are measured.
     action = f"Launch operations earlier{name_latest_host(report, fault.ranks) or where}"
-    return action, f"Operations start late although their input is ready, {when}", ""
+    return action, f"Operations on {ranks} start late although their input is ready, {when}", ""
 
 
 def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> _Text:

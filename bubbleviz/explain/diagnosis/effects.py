@@ -335,7 +335,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         microbatch_effect=microbatch_effect,
         paces=paces,
         residual=residual,
-        noise=_estimate_deviation(np.log(residual)),
+        noise=estimate_deviation(np.log(residual)),
     )
 
 
@@ -597,7 +597,7 @@ def _fit_trend(series: Floats) -> Floats:
     return growth
 
 
-def _estimate_deviation(values: Floats) -> float:
+def estimate_deviation(values: Floats) -> float:
     """Estimate the standard deviation around 0 as 1.4826 times the median absolute value.
 
     The lower median is used. The result is 0 if there are no values.

@@ -22,7 +22,11 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis.effects import measure_effects, measure_stage_effects
+from bubbleviz.explain.diagnosis.effects import (
+    estimate_deviation,
+    measure_effects,
+    measure_stage_effects,
+)
 from bubbleviz.explain.diagnosis.faults import (
     ENOUGH,
     ONE_MORE,
@@ -74,10 +78,13 @@ if TYPE_CHECKING:
 
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
-#: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults beyond
-#: the sum of the individual savings, and minimum gain of a set over its best part. Both are
-#: fractions of an iteration.
-_MAX_PAIRED, _MIN_SET_EXCESS, _MIN_SET_GAIN = 6, 0.01, 0.02
+#: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults, as a
+#: multiple of the sum of the individual savings. Minimum gain of a set of faults over its best
+#: part, as a fraction of an iteration.
+_MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
+#: Maximum saving of a hidden fault, as a fraction of an iteration. Minimum saving of a set with a
+#: hidden fault beyond the sum of the individual savings, as a fraction of an iteration.
+_MAX_HIDDEN, _MIN_HIDDEN_GAIN = 0.01, 0.01
 #: Minimum number of iterations that must show a saving before a confidence interval is computed.
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
@@ -108,9 +115,9 @@ class Finding:
             shorter.
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
-            three iterations save time. The interval combines three errors: Student's t over the
-            iterations that save time, the error of the replay, and the error of the times without
-            the faults.
+            three iterations save time. The interval combines four errors: Student's t over the
+            iterations that save time, the error of the replay, the error of the times without the
+            faults, and the error of the mean length without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -290,7 +297,8 @@ class _Baseline:
         mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, self.missed_ratio)
         if error_ns is not None:
             scale_errors_ns = [_estimate_scale_error(self.evidence, fault) for fault in faults]
-            error_ns = float(np.linalg.norm([error_ns, *scale_errors_ns]))
+            noise_ns = _estimate_length_error(without_ns[self.counts])
+            error_ns = float(np.linalg.norm([error_ns, noise_ns, *scale_errors_ns]))
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding) -> Finding | None:
@@ -324,6 +332,23 @@ class _Baseline:
             error_ns=None if error_ns is None else error_ns * slow_fraction,
             is_measured=True,
         )
+
+
+def _estimate_length_error(length_ns: Ints) -> float:
+    """Estimate how much the mean length of the iterations of another run would differ by chance.
+
+    The standard deviation of the lengths is estimated as 1.4826 times their median absolute
+    deviation from their median, so that a few iterations that are long for another reason do not
+    count.
+
+    Args:
+        length_ns: Length of each iteration in ns.
+
+    Returns:
+        Half width of the 95 % confidence interval of the mean in ns.
+    """
+    deviation_ns = estimate_deviation(length_ns - np.median(length_ns))
+    return _NORMAL_QUANTILE * deviation_ns / math.sqrt(len(length_ns))
 
 
 def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
@@ -584,7 +609,9 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
 
     A set must meet two conditions:
 
-    - Its saving exceeds the sum of the savings of its faults by more than 1 % of an iteration.
+    - Its saving is more than 1.2 times the sum of the savings of its faults. If one of its faults
+      is hidden, that is, saves less than 1 % of an iteration alone, it is enough that the saving
+      exceeds this sum by more than 1 % of an iteration.
     - Its saving exceeds the saving of its best part by more than 2 % of an iteration. Parts are the
       individual faults in the set, and smaller sets of its faults that were already selected.
 
@@ -601,7 +628,9 @@ def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding
         parts_ns = [saving_ns[name] for name in names]
         subsets_ns = [part.saving_ns for part in selected if part.fault_names < names]
         gain_ns = finding.saving_ns - max(parts_ns + subsets_ns)
-        saves_more = finding.saving_ns - sum(parts_ns) > _MIN_SET_EXCESS * finding.length_ns
+        saves_more = finding.saving_ns > _MIN_SET_RATIO * sum(parts_ns)
+        if min(parts_ns) < _MAX_HIDDEN * finding.length_ns:
+            saves_more |= finding.saving_ns - sum(parts_ns) > _MIN_HIDDEN_GAIN * finding.length_ns
         if saves_more and gain_ns > _MIN_SET_GAIN * finding.length_ns:
             selected.append(finding)
     return selected

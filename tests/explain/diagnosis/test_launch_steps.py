@@ -66,6 +66,23 @@ def test_a_slow_host_alone_saves_all_its_delays(follows: str, tmp_path: Path) ->
     assert entry.saving_ratio == pytest.approx(_compute_saving(JOB, faulty), abs=0.005)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [({"rank": {4: 1.85}}, "rank-4"), ({"link": {(-1, 0): 40.0}}, "link-0-1")],
+    ids=["slow rank", "slow link"],
+)
+def test_a_late_loader_is_as_late_if_its_input_comes_sooner(
+    fault: dict[str, dict[int, float]], place: str, schedule: str, tmp_path: Path
+) -> None:
+    job = replace(JOB, schedule=schedule, late={6: 51.0})
+    faulty = replace(job, **fault)  # type: ignore[arg-type]  # each field has its own type
+
+    entries = _advise(tmp_path, simulate_job(faulty))
+
+    assert entries[place].saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.005)
+
+
 def test_a_host_that_waits_for_the_input_is_no_bottleneck(tmp_path: Path) -> None:
     job = replace(JOB, host_follows="input", host_step=dict.fromkeys(range(8), 0.5))
     faulty = replace(job, rank={2: 1.6})

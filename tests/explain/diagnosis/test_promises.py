@@ -190,7 +190,7 @@ PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
         {"slows": dict.fromkeys(range(4), (3.0, 6))},
         "slowed",
     ),
-    "lengths, rank": (FOUR, {"rank": {9: 1.6}}, {"lengths": 0.05}, "rank"),
+    "lengths, rank": (FOUR, {"rank": {9: 1.6}}, {"lengths": 0.03}, "rank"),
 }
 
 
@@ -205,6 +205,54 @@ def test_the_larger_of_two_faults_is_first(name: str, tmp_path: Path) -> None:
     assert larger
     assert first.kind == kind
     assert first.saving_ratio == pytest.approx(saved, abs=0.02)
+
+
+#: Two faults, of which the first hides the second: (job, both faults, places of the first advice).
+HIDDEN: dict[str, tuple[Job, dict[str, Any], set[str]]] = {
+    "two ranks, a jump": (
+        replace(FOUR, iterations=8),
+        {"rank": {5: 1.3, 13: 1.3}, "slows": {0: (1.97, 2)}},
+        {"rank-5", "rank-13", "slowed-2"},
+    ),
+    "two ranks, a drift": (
+        replace(FOUR, schedule="zb-h1"),
+        {"rank": {0: 1.77, 4: 1.77}, "drift": {1: 0.91}},
+        {"rank-0", "rank-4", "drift"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_fault_that_is_hidden_by_another_is_named_with_it(name: str, tmp_path: Path) -> None:
+    job, faults, places = HIDDEN[name]
+    faulty_job = simulate_job(replace(job, **faults), 5)
+    saved = 1 - simulate_job(job, 5).length_ns / faulty_job.length_ns
+
+    first = _advice(tmp_path, faulty_job)[0]
+
+    assert set(first.place.split("+")) == places
+    assert first.saving_ratio == pytest.approx(saved, abs=0.02)
+
+
+def test_a_slow_replica_is_named_next_to_a_long_microbatch(tmp_path: Path) -> None:
+    job = replace(FOUR, microbatches=4, iterations=8, microbatch={2: 3.0})
+    faulty_job = simulate_job(replace(job, rank=dict.fromkeys((4, 5, 6, 7), 1.36)), 5)
+    saved = 1 - simulate_job(job, 5).length_ns / faulty_job.length_ns
+
+    entries = {entry.place: entry for entry in _advice(tmp_path, faulty_job)}
+
+    assert "microbatches" in entries
+    assert entries["replica-1"].saving_ratio == pytest.approx(saved, abs=0.02)
+
+
+def test_a_rank_that_slows_midway_is_not_slow_from_the_start(tmp_path: Path) -> None:
+    job = replace(BASE, microbatches=12, iterations=8, microbatch={7: 1.5})
+    faulty_job = simulate_job(replace(job, slows={4: (1.74, 4)}), 5)
+
+    places = [entry.place for entry in _advice(tmp_path, faulty_job)]
+
+    assert "slowed-4" in places
+    assert "rank-4" not in places
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
