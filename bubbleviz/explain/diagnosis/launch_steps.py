@@ -30,7 +30,7 @@ from bubbleviz.explain.diagnosis.late_starts import MIN_LATE_NS
 from bubbleviz.explain.slowdown.message_order import chain_rows
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, Kind, Role, Work, group_medians, has_role
-from bubbleviz.model.columns import NONE, Ints, Table, join_tables, scatter
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, join_tables, scatter
 from bubbleviz.model.grouping import Groups, find_run_starts, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
@@ -105,7 +105,7 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     """Return the launch steps of all ranks whose launches do not wait for inputs.
 
     - The first launch of an iteration has a step if the launches of the rank follow another time
-      than ``INPUT``, or if most of them come before their input.
+      than ``INPUT``, or if most of them come before their input at irregular intervals.
     - Any other launch has a step if the launches of the rank follow another time than ``INPUT``.
     - A launch that comes before the time that it follows has no step.
 
@@ -116,12 +116,9 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     work = scenarios.work
     launches = _list_launches(scenarios, launched_ns)
     follows = _choose_references(launches)
-    is_early = launches.launched_ns < launches.references_ns[Follows.INPUT]
-    n_early = np.bincount(launches.ranks.of_row[is_early], minlength=len(follows))
-    is_mostly_early = 2 * n_early > np.bincount(launches.ranks.of_row)
-    waits_for_input = (follows == Follows.INPUT) & ~is_mostly_early
-    independent_ranks = work.rank[launches.row[launches.ranks.first[~waits_for_input]]]
-    first, begin_ns = _find_first_launches(work, launched_ns, independent_ranks)
+    is_independent = (follows != Follows.INPUT) | _mask_early_ranks(launches)
+    ranks = work.rank[launches.row[launches.ranks.first[is_independent]]]
+    first, begin_ns = _find_first_launches(work, launched_ns, ranks)
 
     follows = follows[launches.ranks.of_row]
     later = np.flatnonzero(follows != Follows.INPUT)
@@ -253,19 +250,49 @@ def _choose_references(launches: _Launches) -> Ints:
     Returns:
         One value per group of ``launches.ranks``.
     """
+    n_ranks = len(launches.ranks)
+    has_enough = np.bincount(launches.ranks.of_row, minlength=n_ranks) >= _MIN_LAUNCHES
+    chosen = np.full(n_ranks, Follows.INPUT, np.int64)
+    least_ns = np.full(n_ranks, np.inf)
+    for follows in Follows:
+        mean_ns, deviation_ns = _measure_steps(launches, follows)
+        is_better = deviation_ns < _MORE_REGULAR * least_ns
+        least_ns = np.where(is_better, deviation_ns, least_ns)
+        is_regular = (deviation_ns <= _MAX_DEVIATION * mean_ns) & (mean_ns > MIN_LATE_NS)
+        choice = np.where(is_regular & has_enough, follows, Follows.INPUT)
+        chosen = np.where(is_better, choice, chosen)
+    return chosen
+
+
+def _mask_early_ranks(launches: _Launches) -> Bools:
+    """Return a mask of the ranks whose launches do not wait for their inputs.
+
+    Most of their launches come before ``INPUT``, and the time between the two is irregular: its
+    deviation is more than 10 % of its mean, and more than 20 us.
+
+    Returns:
+        One value per group of ``launches.ranks``.
+    """
+    is_early = launches.launched_ns < launches.references_ns[Follows.INPUT]
+    n_early = np.bincount(launches.ranks.of_row[is_early], minlength=len(launches.ranks))
+    is_mostly_early = 2 * n_early > np.bincount(launches.ranks.of_row)
+    mean_ns, deviation_ns = _measure_steps(launches, Follows.INPUT)
+    is_regular = deviation_ns <= np.maximum(_MAX_DEVIATION * np.abs(mean_ns), MIN_LATE_NS)
+    return np.asarray(is_mostly_early & ~is_regular, bool)
+
+
+def _measure_steps(launches: _Launches, follows: Follows) -> tuple[Floats, Floats]:
+    """Measure the launch steps of each rank if its launches follow a certain time.
+
+    Returns:
+        mean_ns: Mean of the medians of each launch's group in ``launches.kinds``, in ns.
+        deviation_ns: Mean absolute deviation from these medians, in ns.
+    """
     n_ranks, of_rank = len(launches.ranks), launches.ranks.of_row
     n_launches = np.bincount(of_rank, minlength=n_ranks)
-    chosen = np.full(n_ranks, Follows.INPUT, np.int64)
-    least = np.full(n_ranks, np.inf)
-    for follows in Follows:
-        step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)
-        median_ns = group_medians(launches.kinds.of_row, len(launches.kinds), step_ns)
-        median_ns = median_ns[launches.kinds.of_row]
-        deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
-        mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
-        is_better = deviation_ns < _MORE_REGULAR * least
-        least = np.where(is_better, deviation_ns, least)
-        is_regular = (deviation_ns <= _MAX_DEVIATION * mean_ns) & (mean_ns > MIN_LATE_NS)
-        is_regular &= n_launches >= _MIN_LAUNCHES
-        chosen[is_better] = np.where(is_regular, follows, Follows.INPUT)[is_better]
-    return chosen
+    step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)
+    kinds = launches.kinds
+    median_ns = group_medians(kinds.of_row, len(kinds), step_ns)[kinds.of_row]
+    mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
+    deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
+    return mean_ns, deviation_ns
