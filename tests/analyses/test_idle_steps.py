@@ -253,7 +253,7 @@ def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> No
     assert (rank.start_ns, rank.end_ns) == (100 * US, 360 * US)
     assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
     check_sums(rank)
-    with pytest.raises(InputError, match=r"iteration:9: .* the capture contains 3 to 7"):
+    with pytest.raises(InputError, match=r"iteration:9: .* the capture contains iterations 3 to 7"):
         bubbleviz.idle(file, window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyzeError, match="no device work in --window time:1s-"):
         bubbleviz.idle(file, window=parse_window("time:1s-"))

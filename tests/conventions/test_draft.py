@@ -122,7 +122,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
     message = cli.refused("inspect", str(FIXTURE), "-o", str(tmp_path / "x.toml"), code=1)
-    assert "its range names are recognized, so no draft is needed" in message
+    assert "the range names are recognized, so no draft is needed" in message
 
 
 @pytest.mark.parametrize(

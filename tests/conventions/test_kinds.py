@@ -304,7 +304,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 
 @pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
 def test_an_empty_file_of_additions_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match=r"pattern|list of texts"):
+    with pytest.raises(UsageError, match=r"pattern|list of strings"):
         bubbleviz.idle(
             write_profile(tmp_path, [k(0, 1, 1)]), convention=_write_additions(tmp_path, text)
         )

@@ -250,16 +250,19 @@ def _choose_references(launches: _Launches) -> Ints:
     Returns:
         One value per group of ``launches.ranks``.
     """
-    n_ranks = len(launches.ranks)
-    has_enough = np.bincount(launches.ranks.of_row, minlength=n_ranks) >= _MIN_LAUNCHES
+    n_ranks, of_rank = len(launches.ranks), launches.ranks.of_row
+    n_launches = np.bincount(of_rank, minlength=n_ranks)
     chosen = np.full(n_ranks, Follows.INPUT, np.int64)
     least_ns = np.full(n_ranks, np.inf)
     for follows in Follows:
-        mean_ns, deviation_ns = _measure_steps(launches, follows)
+        step_ns, median_ns = _compute_steps(launches, follows)
+        mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
+        deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
         is_better = deviation_ns < _MORE_REGULAR * least_ns
         least_ns = np.where(is_better, deviation_ns, least_ns)
         is_regular = (deviation_ns <= _MAX_DEVIATION * mean_ns) & (mean_ns > MIN_LATE_NS)
-        choice = np.where(is_regular & has_enough, follows, Follows.INPUT)
+        is_regular &= n_launches >= _MIN_LAUNCHES
+        choice = np.where(is_regular, follows, Follows.INPUT)
         chosen = np.where(is_better, choice, chosen)
     return chosen
 
@@ -267,32 +270,29 @@ def _choose_references(launches: _Launches) -> Ints:
 def _mask_early_ranks(launches: _Launches) -> Bools:
     """Return a mask of the ranks whose launches do not wait for their inputs.
 
-    Most of their launches come before ``INPUT``, and the time between the two is irregular: its
-    deviation is more than 10 % of its mean, and more than 20 us.
+    Most of their launches come more than 20 us before ``INPUT``. The time between the two is
+    irregular: the median of its deviations is more than 10 % of its mean, and more than 20 us.
 
     Returns:
         One value per group of ``launches.ranks``.
     """
-    is_early = launches.launched_ns < launches.references_ns[Follows.INPUT]
-    n_early = np.bincount(launches.ranks.of_row[is_early], minlength=len(launches.ranks))
-    is_mostly_early = 2 * n_early > np.bincount(launches.ranks.of_row)
-    mean_ns, deviation_ns = _measure_steps(launches, Follows.INPUT)
-    is_regular = deviation_ns <= np.maximum(_MAX_DEVIATION * np.abs(mean_ns), MIN_LATE_NS)
+    ranks = launches.ranks
+    step_ns, median_ns = _compute_steps(launches, Follows.INPUT)
+    n_early = np.bincount(ranks.of_row[step_ns < -MIN_LATE_NS], minlength=len(ranks))
+    is_mostly_early = 2 * n_early > np.bincount(ranks.of_row)
+    deviation_ns = group_medians(ranks.of_row, len(ranks), np.abs(step_ns - median_ns))
+    lead_ns = np.abs(np.bincount(ranks.of_row, median_ns)) / np.bincount(ranks.of_row)
+    is_regular = deviation_ns <= np.maximum(_MAX_DEVIATION * lead_ns, MIN_LATE_NS)
     return np.asarray(is_mostly_early & ~is_regular, bool)
 
 
-def _measure_steps(launches: _Launches, follows: Follows) -> tuple[Floats, Floats]:
-    """Measure the launch steps of each rank if its launches follow a certain time.
+def _compute_steps(launches: _Launches, follows: Follows) -> tuple[Floats, Floats]:
+    """Compute the launch steps, if the launches follow a certain time.
 
     Returns:
-        mean_ns: Mean of the medians of each launch's group in ``launches.kinds``, in ns.
-        deviation_ns: Mean absolute deviation from these medians, in ns.
+        step_ns: Launch step of each launch in ns. A step is negative if the launch came before.
+        median_ns: Median of the launch steps in the same group of ``launches.kinds``.
     """
-    n_ranks, of_rank = len(launches.ranks), launches.ranks.of_row
-    n_launches = np.bincount(of_rank, minlength=n_ranks)
     step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)
     kinds = launches.kinds
-    median_ns = group_medians(kinds.of_row, len(kinds), step_ns)[kinds.of_row]
-    mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
-    deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
-    return mean_ns, deviation_ns
+    return step_ns, group_medians(kinds.of_row, len(kinds), step_ns)[kinds.of_row]

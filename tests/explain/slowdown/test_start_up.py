@@ -85,7 +85,7 @@ def test_no_saving_exceeds_the_length_of_iterations(
     measured_ns = max(windows[name].mean or 0.0 for name in ("step", "period"))
 
     texts = [advice.text for advice in write_all_advice(report)]
-    promised = re.findall(r"iterations of (?:at least )?([\d,.]+) ms", " ".join(texts))
+    promised = re.findall(r"iterations would take (?:at least )?([\d,.]+) ms", " ".join(texts))
     assert promised
     assert all(float(promised_ms.replace(",", "")) * MS < measured_ns for promised_ms in promised)
     assert promised[0] in (describe_first_steps(report) or "")
