@@ -855,8 +855,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
-    ranks = name_ranks(report, fault.ranks)
-    where = f" on {ranks}"
+    where = f" on {name_ranks(report, fault.ranks)}"
     if state := _describe_thread(report, fault):
         where += f", where {state}"
     if fault.detail:
@@ -872,7 +871,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
         return action, f"The other ranks in the collective wait for it, {when}", ""
     # Optimizers can be late even outside the windows in which bubbles are measured.
     action = f"Launch operations earlier{name_latest_host(report, fault.ranks) or where}"
-    return action, f"Operations on {ranks} start late although their input is ready, {when}", ""
+    return action, f"Operations start late although their input is ready, {when}", ""
 
 
 def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> _Text:
