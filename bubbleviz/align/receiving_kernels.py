@@ -178,7 +178,7 @@ def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> 
     starts are unchanged.
 
     Args:
-        of_ranks: Kernels with one name, one element per rank.
+        of_ranks: Kernels that all have the same name, one element per rank.
         operations: Operations of all ranks, on the same clock, sorted by rank.
     """
     start_ns = operations.start_ns.copy()

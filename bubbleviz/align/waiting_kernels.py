@@ -128,7 +128,7 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
     not exceed ``_MAX_CHANCE``.
 
     Args:
-        kernels: Kernels with one name on one rank.
+        kernels: Kernels on a single rank that all have the same name.
         other_ranks: Kernels with the same name on the other ranks, one element per rank.
     """
     length_ns = kernels.end_ns - kernels.start_ns

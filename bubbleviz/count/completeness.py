@@ -119,11 +119,11 @@ class Evidence:
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        The backwards of forwards that were cut off then have no F. Names may also leave out
-        forwards, but they do so in every iteration, whereas the capture cuts only the first
-        iteration. Therefore, up to the first Optimizer of a rank, ``without_forward`` must not
-        exceed the rank's second largest value. Only iterations with a backward that meet a
-        condition above are compared.
+        The backwards of forwards that were cut off then have no F. Forward passes can also be
+        missing from the names, but then they are missing in every iteration. A capture that starts
+        late truncates only the first iteration. Therefore, up to the first Optimizer of a rank,
+        ``without_forward`` must not exceed the rank's second largest value. Only iterations with a
+        backward that meet a condition above are compared.
         """
         has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
         has_stepped = _mask_later(self.optimizer)
@@ -315,7 +315,7 @@ def _mask_uniform_iterations(ran: Evidence) -> Bools:
 
 
 def _find_whole_parts(ran: Evidence) -> Bools:
-    """Return a mask of the training cells that the capture contains completely.
+    """Return a mask of the training cells that lie entirely within the capture.
 
     A cell is complete if all of these conditions hold:
 

@@ -80,7 +80,7 @@ def _count_workless_calls(
     Args:
         operations: Operations of one profile.
         rows: Rows of the operations to count for.
-        workless: Start times of these calls, keyed by process.
+        workless: Start times of the calls without recorded GPU work, keyed by process.
         process: Process that owns each rank, shape (ranks,).
 
     Returns:
@@ -104,9 +104,9 @@ def _count_workless_calls(
 def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
     """Return a mask of the operations that have no GPU work because their kind never has any.
 
-    The kind of an operation is its (rank, phase). For optimizers, it is (rank, phase, name). A kind
-    that occurs only in the tail may have lost its work, so its operations are not in the mask. The
-    mask has the shape of ``rows``.
+    The kind of an operation is its (rank, phase). For optimizers, it is (rank, phase, name). If a
+    kind occurs only after the last operation with GPU work, its work may have been lost, so its
+    operations are not in the mask. The mask has the shape of ``rows``.
 
     Args:
         operations: Operations of one profile.
@@ -124,11 +124,12 @@ def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools
 
 
 def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
-    """Return a mask of the last operations that lost kernels, judging by others of their kind.
+    """Return a mask of the last operations that lost kernels, judging by similar operations.
 
     The kind of an operation is its (rank, phase, chunk). The last operation is compared with every
     other operation of its kind that has GPU work. It lost kernels if it has fewer kernels, and more
-    calls without work, than all of them. The result is False if there is none to compare with.
+    calls without work, than all of these operations. The result is False if there is no other
+    operation to compare with.
 
     Args:
         operations: Operations of one profile.
@@ -155,7 +156,7 @@ def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Find out which operations without GPU work launched work that was not recorded.
+    """Determine which operations without GPU work launched work that was not recorded.
 
     Only F, B, W, BW and FB operations without GPU work are examined. ``launched_ns`` is set to the
     start of the first launching call (``WORK_CALLS``) in the operation's host range that has no

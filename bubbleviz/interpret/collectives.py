@@ -1,4 +1,4 @@
-"""Collectives that the communication kernels run, with their communicators and times.
+"""The collectives that communication kernels run, along with their communicators and times.
 
 PyTorch's profiler describes the collective of each kernel. The payloads of NCCL's own ranges
 contain the communicator. A kernel belongs to the last NCCL range that its thread opened before it
@@ -69,7 +69,7 @@ def find_operations_of_kernels(
 
     Args:
         collectives: Recorded collectives, or None if none were recorded. Their column ``kernel``
-            refers to the activities of ``linked``.
+            contains rows of the activities in ``linked``.
         linked: The profile with its work linked to API calls. Its ranges include the ranges of NCCL
             operations.
 
@@ -118,7 +118,7 @@ def _find_operations_by_range(
 
     Returns:
         launched: Rows of the kernels whose operation was found.
-        operation: Operation index of each of these kernels.
+        operation: Operation index for each kernel in ``launched``.
     """
     ranges = linked.profile.ranges
     if len(operation_of_name) == 0:
@@ -134,7 +134,7 @@ def _find_operations_by_range(
 
 
 def select_collectives(collectives: Collectives, is_kept: Bools | None) -> Collectives:
-    """Drop the collectives of dropped kernels, and renumber the column ``kernel`` of the others.
+    """Drop the collectives of dropped kernels, and renumber the ``kernel`` column of the rest.
 
     Args:
         collectives: Collectives of all kernels.
@@ -151,8 +151,8 @@ def add_collectives(
 ) -> Collectives:
     """Add a collective for each kernel whose operation is known but not recorded.
 
-    Each added collective gets a new operation number. It is not uneven, and its other columns are
-    -1 (unknown). The added collectives follow the recorded ones.
+    Each added collective gets a new operation number. Its ``is_uneven`` is 0, and its other columns
+    are -1 (unknown). The added collectives follow the recorded ones.
 
     Args:
         collectives: Recorded collectives.
@@ -177,7 +177,7 @@ def rename_vague_kernels(linked: LinkedProfile) -> Activities:
     """Rename the kernels whose names do not determine their NCCL operation.
 
     The new name is ``nccl:`` followed by the operation, for example ``nccl:AllToAll``. Kernels
-    whose operation :func:`find_operations_of_kernels` cannot find keep their names. All activities
+    whose operation :func:`find_operations_of_kernels` cannot find are not renamed. All activities
     of the profile are returned.
     """
     collectives, activities = linked.profile.collectives, linked.profile.activities
@@ -276,8 +276,8 @@ def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> Recorde
     """Find the communicator of each kernel in the NCCL range around its launch.
 
     This is the last NCCL range that the launching thread opened at or before the launch. Kernels
-    whose launching call is unknown are left out. Ranges count only if their payload contains a
-    communicator and a number of bytes.
+    whose launching call is unknown are left out. Ranges are considered only if their payload
+    contains a communicator and a number of bytes.
 
     Args:
         payloads: Payloads of NCCL ranges.
@@ -320,8 +320,9 @@ def build_collective_intervals(
 ) -> tuple[CollectiveIntervals, Ints]:
     """Build the table of collectives from the communication kernels of the ranks.
 
-    Kernels of a rank with the same recorded operation are one collective. The column ``late_ns`` is
-    0 at first. :func:`~bubbleviz.interpret.late_launches.find_late_collectives` sets it later.
+    Kernels of a rank that share a recorded operation are treated as one collective. The column
+    ``late_ns`` is 0 at first. :func:`~bubbleviz.interpret.late_launches.find_late_collectives` sets
+    it later.
 
     Args:
         keys: Operations of the ranks.
@@ -392,7 +393,7 @@ def _merge_kernels(
 ) -> _MergedKernels:
     """Merge kernels into collectives by rank and recorded operation.
 
-    A kernel without a recorded operation is a collective of its own.
+    A kernel without a recorded operation becomes a separate collective.
 
     Args:
         work: All kernels and copies of the ranks.
@@ -441,9 +442,9 @@ def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Int
 
 
 def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
-    """Number the rows of each group from 0 in order of (launch time, start time).
+    """Number the rows of each group in order of (launch time, start time), starting at 0.
 
-    Rows that are equal in all columns form a group.
+    Rows whose values are equal in all columns form a group.
     """
     return number_within_groups(group_rows(*columns).of_row, launched_ns, start_ns)
 
@@ -453,8 +454,8 @@ def _select_relevant(
 ) -> Bools:
     """Return a mask of the collectives to keep.
 
-    Tensor parallelism runs very many collectives inside operations, and these are dropped. A
-    collective is kept if at least one of these conditions holds:
+    Tensor parallelism runs very many collectives inside operations. These collectives are dropped.
+    A collective is kept if at least one of these conditions holds:
 
     - No operation whose phase is in ``WORK`` owns the collective.
     - On average, the rank runs at most ``_MAX_BUCKETS`` collectives of the same kind and group per

@@ -1,4 +1,4 @@
-"""Kernels that count as compute but look or behave like communication.
+"""Detection of kernels that count as compute but look or behave like communication.
 
 A list of name patterns determines which kernels are communication. Users can extend the list. If a
 library is missing from the list, its exposed communication counts as compute. Two properties reveal
@@ -85,7 +85,7 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
       :func:`_mask_concurrent_names`), if the profile records launches.
 
     Args:
-        profile: The profile, without kernels and copies whose times are impossible.
+        profile: The profile, without kernels and copies whose times are invalid.
         kinds: Name patterns that classify kernels.
     """
     activities, path = profile.activities, profile.source.path
@@ -105,7 +105,7 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
 
 
 def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str, ...]:
-    """Return a sentence for each limitation of :func:`check_communication`.
+    """Return a sentence for each limitation found by :func:`check_communication`.
 
     Args:
         profile: The profile.
@@ -201,7 +201,7 @@ def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[Unkn
     the profile records no launches.
 
     Args:
-        profile: The profile, without kernels and copies whose times are impossible.
+        profile: The profile, without kernels and copies whose times are invalid.
         kinds: Name patterns that classify kernels.
     """
     activities = profile.activities

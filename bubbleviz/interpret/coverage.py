@@ -1,4 +1,4 @@
-"""GPU time inside and outside operations per rank, and the kernels outside operations."""
+"""Each rank's GPU time inside and outside operations, and the kernels outside operations."""
 
 from __future__ import annotations
 
@@ -122,15 +122,15 @@ def measure_coverage(
 
 
 def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
-    """Yield a text for each activity that says where the host launched it.
+    """Yield, for each activity, a description of where the host launched it.
 
-    The text names the launching thread and the innermost operation range around the launch. If
-    several threads ran backward passes during the launch, the text says so instead of naming a
-    range. If the launching call is unknown, the text says only that.
+    The description names the launching thread and the innermost operation range around the launch.
+    If several threads were running backward passes during the launch, the description mentions this
+    instead of a range. If the launching call is unknown, the description states only that.
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Only a few ranges contain one of these launches, so building the trees is fast.
+    # Only a few ranges contain such a launch, so building the trees is fast.
     around_launches = _select_ranges_around(linked.named_ranges, work.launched_ns[[*activities]])
     tree_of = cache(partial(_build_tree, around_launches))
     for activity in activities:

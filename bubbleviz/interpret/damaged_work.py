@@ -54,11 +54,11 @@ _PIECE = 1 << 16
 _FEW = 100
 #: Maximum number of processes and devices that a limitation lists.
 _LISTED = 4
-#: A recorded duration of 0 is impossible if kernels with the same name have at least this median
+#: A recorded duration of 0 is invalid if kernels with the same name have at least this median
 #: duration, in ns. Shorter kernels may be rounded to 0, because some profilers count microseconds.
 _LONG_NS = 10_000
-#: Number of calls without work that are checked first. The rest is checked only if one of these
-#: calls lost its kernel.
+#: Number of calls without work that are checked first. The remaining calls are checked only if a
+#: kernel launched by one of these calls was lost.
 _FIRST = 1 << 13
 #: Bubble ratios are marked as uncertain if a process lost at least this share of its kernels.
 _NOTICEABLE = 0.01
@@ -80,14 +80,14 @@ def check_times(
     launched_ns: Ints,
     capture_ns: tuple[int, int] | None,
 ) -> tuple[Bools | None, _Notes]:
-    """Find the kernels and copies whose times are impossible.
+    """Find the kernels and copies whose times are invalid.
 
-    A kernel or copy is impossible if it is far outside the capture, or if it starts too long before
-    its launching call; see :func:`_find_early_work`.
+    The times of a kernel or copy are invalid if it is far outside the capture, or if it starts too
+    long before its launching call; see :func:`_find_early_work`.
 
     The clocks of GPU and host may differ by microseconds, or by milliseconds if the profiler
-    corrects the drift badly. In that case, many kernels start early by similar times, and they are
-    kept. A damaged time, in contrast, is an outlier. Each device is checked separately.
+    corrects the drift badly. In that case, many kernels start early by similar amounts, and all of
+    them are kept. A damaged time, however, is an outlier. Each device is checked separately.
 
     Args:
         path: Path of the profile.
@@ -97,7 +97,7 @@ def check_times(
         capture_ns: Start of the first call and end of the last call, or None if there are no calls.
 
     Returns:
-        is_possible: Mask of the activities whose times are possible, or None if all are possible.
+        is_possible: Mask of the activities whose times are valid, or None if all times are valid.
         notes: Limitations that report early work, work outside the capture, and clock differences.
     """
     notes = list[Limitation]()
@@ -160,7 +160,7 @@ def _find_early_work(
         is_early: Mask of the activities that are left out.
         n_skewed: Number of activities that are kept although they start more than
             ``_CLOCK_GRAIN_NS`` before their calls.
-        skew_ns: Longest time in ns by which one of these ``n_skewed`` activities starts before its
+        skew_ns: Longest time in ns by which any of the ``n_skewed`` activities starts before its
             call, or 0 if there are none.
     """
     is_early = np.zeros(len(activities), bool)
@@ -208,7 +208,7 @@ def check_places(
     devices: Sequence[profile.Device],
     calling: Ints | None,
 ) -> tuple[Bools, _Notes]:
-    """Find the ranks that exist only because of a damaged process or device identifier.
+    """Find ranks that appear only because a process or device identifier is damaged.
 
     A damaged identifier assigns a kernel to a process or device that nothing else mentions::
 
@@ -221,8 +221,8 @@ def check_places(
 
     - A suspicious rank is left out if it has at most ``1 / _FEW`` of all kernels and copies, or
       only a single one.
-    - A suspicious rank that has more is kept. If its device is not listed, the list is incomplete,
-      and a limitation reports the device.
+    - A suspicious rank that has more is kept. If its device is not listed, the device list is
+      incomplete. The device is then reported in a limitation.
     - If all ranks would be left out, all are kept.
 
     Args:
@@ -233,7 +233,7 @@ def check_places(
 
     Returns:
         is_left_out: Mask of the ranks that are left out, shape (ranks,).
-        notes: Limitations that report ranks that are left out and devices that are not listed.
+        notes: Limitations that report omitted ranks and unlisted devices.
     """
     places = activities.ranks.tolist()
     work = activities.count_by_rank()
@@ -293,7 +293,7 @@ def check_rows(
         activities: GPU activities of the profile, kernels before copies.
         launches: Launching calls of all activities.
         calls: All API calls of the profile.
-        is_possible: Mask of the activities whose times are possible, or None if all are possible.
+        is_possible: Mask of the activities whose times are valid, or None if all times are valid.
 
     Returns:
         duplicates: Rows that equal an earlier row and must be left out.
@@ -311,7 +311,7 @@ def check_rows(
         notes.append(Limitation(subject, reason, len(repeated), kind))
     zero_length = _find_zero_length_kernels(activities)
     if is_possible is not None:
-        # Another limitation counts the kernels with impossible times.
+        # Another limitation counts the kernels whose times are invalid.
         zero_length = zero_length[is_possible[zero_length]]
     if len(zero_length):
         reason = (
@@ -427,17 +427,18 @@ def find_lost_kernels(
     of_launch: tuple[Codes, Ints],
     calls: profile.CallLog,
 ) -> LostKernels:
-    """Find the kernels that were launched but are missing in the profile.
+    """Find the kernels that were launched but are missing from the profile.
 
     These are launches without a recorded kernel, with the following exceptions:
 
     - The launch was so late that its kernel may have run after the capture; see
       :func:`find_recorded_until` and :func:`find_recording_stops`.
-    - The launch failed, or it was captured into a CUDA graph. It then produced no kernel.
+    - The launch failed, or it was captured into a CUDA graph. In either case, it produced no
+      kernel.
     - Missing kernels of the process have another explanation; see
       :func:`_drop_explained_launches`.
 
-    If very many calls launched no recorded work, only a sample of these calls is checked.
+    If very many calls launched no recorded work, only a sample of the calls is checked.
 
     Args:
         workless: Rows of the calls that launched no recorded work, or a sample of them.
@@ -476,7 +477,7 @@ def _drop_explained_launches(
     activities: profile.Activities,
     calls: profile.CallLog,
 ) -> profile.Calls:
-    """Drop the calls of processes that may have lost no kernel, and return the other calls.
+    """Return the calls, without those of processes that may not have lost any kernels.
 
     The kernels of a process may be linked to the wrong launches, or to none::
 
@@ -486,7 +487,7 @@ def _drop_explained_launches(
     All calls of a process are dropped in two cases:
 
     - Some launches have more than one kernel. If there are at least as many surplus kernels as
-      calls without a kernel, the surplus kernels may belong to these calls.
+      calls without a kernel, the surplus kernels may belong to those calls.
     - The process has kernels, but none of them is linked to a launch. The profile lacks the links.
 
     Args:
@@ -633,7 +634,7 @@ def find_recording_stops(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Move the time until which a thread's work should be recorded to a later time, if possible.
+    """Move the time until which each thread's work should be recorded to a later time, if possible.
 
     Everything that a thread launched before its time in ``until_ns`` should be recorded. The time
     becomes later in two cases:
@@ -655,7 +656,7 @@ def find_recording_stops(
             launched activity ``i``. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
         patience: Factor for the longest time from launch to end of recorded work. A launch is
-            overdue if its work did not end within this multiple.
+            overdue if its work did not end within this multiple of that time.
 
     Returns:
         New time for each thread in ns. It is the largest int64 if all work that the thread launched
@@ -786,8 +787,8 @@ def _find_launches_without_kernel(
 ) -> profile.Calls:
     """Return the kernel launches without a recorded kernel.
 
-    Launches that failed, and launches while the process captured a stream into a CUDA graph, are
-    left out because they produce no kernel.
+    Failed launches, and launches made while the process was capturing a stream into a CUDA graph,
+    are left out because they produce no kernel.
 
     Args:
         rows: Rows of the calls to check.
@@ -823,8 +824,8 @@ def _compute_recorded_until(
 
     Args:
         launched_ns: Launch times of the recorded work whose launch is known.
-        start_ns: Start times of this work.
-        thread: Index in ``threads`` of the thread that launched this work.
+        start_ns: Start times of the recorded work.
+        thread: Index in ``threads`` of the thread that launched the recorded work.
         threads: Ids of the threads that made calls.
 
     Returns:
@@ -843,7 +844,7 @@ def _compute_recorded_until(
 
 
 def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> Bools:
-    """Return a mask of the calls made while their process captured a stream into a CUDA graph.
+    """Return a mask of the calls made while their process was capturing a stream into a CUDA graph.
 
     Captures are counted per process, because one thread may begin a capture and another may end it.
     A capture that is never ended lasts until the end of the profile. Calls that failed to begin a
@@ -890,11 +891,12 @@ def describe_lost_kernels(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield a limitation that reports lost kernels, unless other limitations report all of them.
+    """Yield a limitation that reports lost kernels, unless all of them are already reported.
 
-    The count is the number of lost kernels minus ``left_out``. If it is not positive, nothing is
-    yielded. The kind is ``KERNELS_LOST`` if the loss is noticeable (see :func:`_is_noticeable`),
-    otherwise ``COSTS``. If the calls were sampled, the limitation contains no times.
+    The count is the number of lost kernels minus ``left_out``. If the count is not positive,
+    nothing is yielded. The kind is ``KERNELS_LOST`` if the loss is noticeable (see
+    :func:`_is_noticeable`), otherwise ``COSTS``. If the calls were sampled, the limitation contains
+    no times.
 
     Args:
         path: Path of the profile.
@@ -966,12 +968,12 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
 
 
 def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
-    """Return a clause that says how the profile shows that kernels are lost.
+    """Return a clause that explains how the profile shows that kernels are lost.
 
     The clause first lists the processes that lost kernels and have no recorded kernels. For
     processes with recorded kernels, there are two cases. If all lost kernels were launched after
-    the last recorded work of their process, the clause says that the process kept running.
-    Otherwise, it says that later kernels were recorded.
+    the last recorded work of their process, the clause states that the process kept running.
+    Otherwise, it states that later kernels were recorded.
     """
     clauses = []
     pids = [str(profile.get_pid(p.process)) for p in processes if p.count and not p.kernels]
@@ -991,8 +993,9 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
 
     - If all lost kernels were launched after the last recorded work of their process, the time from
       then on is unknown.
-    - Otherwise, the time of lost kernels counts as idle. Only kernels that were launched before the
-      first recorded work do not matter, because they are before the measured time.
+    - Otherwise, the time of lost kernels counts as idle. The exception is kernels that were
+      launched before the first recorded work. They do not matter, because they ran before the
+      measured time.
     """
     n_before = sum(loss.before_span for loss in processes)
     n_sampled = sum(loss.n_sampled for loss in processes)
@@ -1011,5 +1014,5 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
 
 
 def _compute_loss_share(n_lost: float, kernels: int) -> float:
-    """Return the share of lost kernels among lost and recorded kernels, from 0 to 1."""
+    """Return the lost kernels' share of all lost and recorded kernels, from 0 to 1."""
     return n_lost / (n_lost + kernels)

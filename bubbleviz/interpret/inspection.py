@@ -115,8 +115,8 @@ class Inspection:
 def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     """Return advice on what to do with a profile that ``analyze`` cannot analyze.
 
-    The advice is ``alternatives``, unless it is empty or the profile contains no GPU work. The
-    result then says that the profile contains too little work, or none.
+    The advice is ``alternatives``, unless it is empty or the profile contains no GPU work. In that
+    case, the result states that the profile contains too little work, or none.
 
     Args:
         inspection: Inspection of the profile.
@@ -139,7 +139,7 @@ def inspect_contents(
     followed: Sequence[Convention],
     draft: str | None,
 ) -> Inspection:
-    """Find out which conventions the ranges of a profile follow, and which data is missing.
+    """Determine which conventions the ranges of a profile follow, and which data is missing.
 
     The profile can be analyzed under two conditions. Its GPU work must be readable, and its range
     names must denote both passes (forward and backward) or only forwards of inference. The draft is

@@ -70,7 +70,7 @@ def interpret(
         memory: Whether to read memory events.
 
     Raises:
-        NothingToAnalyzeError: The times of all kernels are impossible.
+        NothingToAnalyzeError: The times of all kernels are invalid.
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
@@ -123,7 +123,7 @@ def _link_work(
         cross_thread: Whether backward kernels may be launched from a thread without ranges.
 
     Raises:
-        NothingToAnalyzeError: The times of all kernels are impossible.
+        NothingToAnalyzeError: The times of all kernels are invalid.
     """
     profile = add_communication(profile, kinds)
     named_ranges = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
@@ -141,7 +141,7 @@ def _link_work(
 
 @dataclass(frozen=True)
 class _AttributedWork:
-    """Kernels and copies of a profile, the operations that own them, and measurements per rank.
+    """A profile's kernels and copies, the operations that own them, and per-rank measurements.
 
     Attributes:
         activities: Kernels and copies of the profile. Kernels with vague names are renamed after
@@ -291,10 +291,10 @@ def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) ->
 
 
 def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
-    """Return the limitations on the kernels and copies of a profile.
+    """Return the limitations that were found while linking kernels and copies.
 
-    Work that was launched before the capture does not change any ratio if all of it ended before
-    the first operation started. The kind ``WORK_BEFORE_CAPTURE`` is then replaced by ``OTHER``.
+    If all work launched before the capture ended before the first operation started, that work
+    cannot change any ratio. Each ``WORK_BEFORE_CAPTURE`` limitation then becomes ``OTHER``.
     """
     starts_ns = operations.start_ns[operations.has_span == 1]
     first_ns = int(starts_ns.min(initial=np.iinfo(np.int64).max))

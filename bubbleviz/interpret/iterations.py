@@ -1,6 +1,6 @@
 """Division of each rank's operations into iterations, based on the host order of ranges.
 
-If ranges name iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), these names are used.
+If range names identify iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), those names are used.
 Otherwise, an iteration of a rank ends before a forward repeats. It ends after the last Optimizer
 before the repeated forward. If there is no Optimizer, it ends just before the repeated forward::
 
@@ -14,8 +14,8 @@ There are three exceptions:
   second iteration; see ``_find_idle_steps``.
 - If the capture starts inside an iteration, the first forward in the capture is not the first
   forward of its iteration; see ``_find_bounds``.
-- Some frameworks give every microbatch the same name, so the same forward repeats all the time. An
-  iteration then ends after an Optimizer that is followed by a forward; see
+- Some frameworks give every microbatch the same name, so the same forward appears to repeat
+  constantly. An iteration then ends after an Optimizer that is followed by a forward; see
   :func:`find_constant_names`.
 """
 
@@ -118,9 +118,9 @@ def build_host_order(
 def find_constant_names(order: HostOrder) -> Bools:
     """Return a mask of the ranges on ranks where every microbatch has the same name.
 
-    The ranges of a rank are in the mask if both of these conditions hold:
+    The ranges of a rank are in the mask if both of the following conditions hold:
 
-    - All its forwards have the same microbatch number, or all have none.
+    - All its forwards have the same microbatch number, or none of them has one.
     - An iteration contains several forwards with the same key (``HostOrder.key``).
 
     The iterations for this test come from marks (iteration numbers in names). On a rank without
@@ -178,7 +178,7 @@ def _find_continuations(ranges: HostOrder) -> Bools:
 
 
 def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
-    """Number the iterations of each rank from 0, as described at the top of this module.
+    """Number each rank's iterations, starting at 0, as described at the top of this module.
 
     Optimizer work for the previous iteration (post-validation) belongs to the iteration of the last
     Optimizer before it.
@@ -209,7 +209,7 @@ def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
 def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> Ints:
     """Number the iterations of a rank by their marks, and by repetition outside of marks.
 
-    A mark is an iteration number from a name. Ranges without a mark, for example an evaluation,
+    A mark is an iteration number found in a name. Ranges without a mark, for example an evaluation,
     are separate iterations between the marked ones::
 
         marks       0  0  0  0  -  -  -  -  1  1  1  1
@@ -222,7 +222,7 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
         n_parts: Number of ranges that make up an Optimizer, or -1 if unknown.
 
     Returns:
-        Iteration of each range, numbered from 0.
+        Zero-based iteration number of each range.
     """
     is_marked = ranges.mark >= 0
     last_marked = np.maximum.accumulate(np.where(is_marked, np.arange(len(ranges)), NONE))
@@ -249,7 +249,7 @@ def _count_step_ranges(order: HostOrder) -> Ints:
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
 
     The number is unknown for a rank if an Optimizer is directly followed by something other than a
-    forward. It is unknown for all ranks if no two Optimizer ranges are consecutive.
+    forward. If no two Optimizer ranges are consecutive, the number is unknown for all ranks.
 
     Args:
         order: Ranges of all ranks.
@@ -294,7 +294,7 @@ def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
         ranges    F0 B0 Optimizer   F0 B0 Optimizer Optimizer   F0 B0 Optimizer
                                                     └ idle
 
-    A single Optimizer may also consist of several ranges. There are two ways to find out whether
+    A single Optimizer may also consist of several ranges. There are two ways to determine whether
     consecutive ranges are one Optimizer or several. If every iteration with work ends with a
     multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, the time between
     the ranges decides.
@@ -406,10 +406,10 @@ def _find_bounds(ranges: HostOrder) -> Ints:
         repeated     ├─────────────────┤├───────────────────┤├───
         first        ├─────────┤├─────────────────────┤├─────────
 
-    The result with the fewest misplaced operations wins, then the result with the most complete
-    iterations; see :func:`_count_flaws`. In case of a tie, the second rule wins. The second rule is
-    not tried if only one chunk has a forward with the smallest microbatch number, and if this
-    forward is the first counted range.
+    The result with the fewest misplaced operations wins. Ties are broken in favor of the result
+    with the most complete iterations; see :func:`_count_flaws`. If the results are still tied, the
+    second rule wins. The second rule is not tried if only one chunk has a forward with the smallest
+    microbatch number, and if this forward is the first counted range.
 
     Args:
         ranges: Ranges of one rank.
@@ -438,7 +438,7 @@ def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
     """Return the first rows of iterations whose first forwards are given.
 
     If there are Optimizers between the first forward and the forward before it, the iteration
-    starts after the last of these Optimizers. Otherwise, it starts at its first forward.
+    starts after the last of those Optimizers. Otherwise, it starts at its first forward.
 
     Args:
         forwards: Rows of all forwards of a rank.
@@ -491,7 +491,7 @@ def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
     - after the last Optimizer between the first forward of the iteration and the repeated forward;
     - at the repeated forward if there is no Optimizer between them.
 
-    If there are Optimizers before all forwards, an iteration also starts after the last of these.
+    If any Optimizers precede the first forward, an iteration also starts after the last of them.
 
     Args:
         ranges: Ranges of one rank.

@@ -61,12 +61,13 @@ class LateLaunches(Table):
 def find_late_operations(
     operations: Operations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
-    """Find operations that the host launched only after their rank had run out of work.
+    """Find operations that were launched only after their rank had run out of work.
 
-    An operation is late if the previous compute of its rank ended before the launch. The previous
-    compute is the last interval in ``computed`` that starts before the operation. Without previous
-    compute, an operation is not late. The delay lasts from the end of the previous compute to the
-    launch. It starts at ``received_ns`` if that is later but before the launch.
+    An operation is late if the previous compute operation on its rank ended before the operation
+    was launched. The previous compute operation is the last interval in ``computed`` that starts
+    before the operation. An operation without a previous compute operation is not late. The delay
+    lasts from the end of the previous compute operation to the launch. If ``received_ns`` is later
+    than that end but before the launch, the delay starts at ``received_ns``.
 
     Only compute operations that have GPU work and a known launching thread are considered.
 
@@ -114,7 +115,7 @@ def find_late_collectives(
     running: Sequence[intervals.Intervals],
     first_ns: Ints,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Find collectives that the host launched only after everything before them had ended.
+    """Find collectives that were launched only after everything before them had ended.
 
     In each set of ``running``, the last interval that starts at or before the launch is examined. A
     collective is late if all these intervals have ended by the launch. ``late_ns`` is then the time
@@ -212,8 +213,8 @@ def select_longest(late: LateLaunches) -> LateLaunches:
     """Select the longest delays of each kind, up to ``_MAX_DELAYS`` per kind.
 
     A delay must last at least ``_SHORTEST_NS``, and at least 1 / ``_MIN_FRACTION`` of the longest
-    delay of its kind. At equal lengths, the earlier row wins. The result contains the operations,
-    then the collectives, then the stalls, each in the original order.
+    delay of its kind. If delays are equally long, the earlier row wins. The result contains the
+    operations, then the collectives, then the stalls, each in the original order.
     """
     selected = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):
@@ -232,12 +233,11 @@ def add_host_activities(
     long_calls: model.Calls | None,
     profile: model.Profile,
 ) -> tuple[Operations, HostActivities]:
-    """Find what the launching threads did during the delays before late launches.
+    """Determine what the launching threads did during the delays before late launches.
 
     Calls and ranges of the launching thread are kept if they overlap a delay. If there are more
-    than ``_MAX_ACTIVITIES`` calls, or more than ``_MAX_ACTIVITIES`` ranges, the longest overlaps
-    with this delay are kept. Ranges shorter than ``_SHORTEST_NS`` and calls without a name are left
-    out.
+    than ``_MAX_ACTIVITIES`` calls, or more than ``_MAX_ACTIVITIES`` ranges, those with the longest
+    overlaps are kept. Ranges shorter than ``_SHORTEST_NS`` and calls without a name are left out.
 
     Args:
         operations: Operations of one profile.
@@ -304,10 +304,10 @@ def _read_names(
 def _find_overlapping_events(
     late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Find the events of the launching thread that overlap each delay longest.
+    """Find the events of the launching thread that overlap each delay the longest.
 
-    Up to ``_MAX_ACTIVITIES`` events are returned for each delay. At equal overlaps, the smaller row
-    wins.
+    Up to ``_MAX_ACTIVITIES`` events are returned for each delay. If overlaps are equally long, the
+    smaller row wins.
 
     Args:
         late: Delays before late launches.
@@ -338,10 +338,10 @@ def _find_overlapping_events(
 def _select_longest_overlaps(
     late: LateLaunches, delay: Ints, row: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Select the events that overlap each delay longest.
+    """Select the events that overlap each delay the longest.
 
-    Up to ``_MAX_ACTIVITIES`` events are selected for each delay. At equal overlaps, the smaller row
-    wins.
+    Up to ``_MAX_ACTIVITIES`` events are selected for each delay. If overlaps are equally long, the
+    smaller row wins.
 
     Args:
         late: Delays before late launches.

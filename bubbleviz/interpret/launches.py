@@ -27,8 +27,8 @@ class Launches:
     """Launching call of each activity.
 
     Several calls may have the same correlation id, for example a runtime API call and the driver
-    API call inside it. The call that starts first is the launching call. At equal starts, the call
-    with the smaller row wins.
+    API call inside it. The call that starts first is the launching call. If two calls start at the
+    same time, the call with the smaller row wins.
 
     Attributes:
         call: Row of each activity's launching call, or -1 if unknown.
@@ -83,9 +83,9 @@ class Launches:
 
         Returns:
             activity: Row of each matched activity.
-            call: Row in ``calls`` of the call that launched each of these activities.
-            displaced: Earlier calls that new calls replace, so that they launched no work after
-                all. Each of them is given by the row of one of its activities.
+            call: Row in ``calls`` of the call that launched each matched activity.
+            displaced: Earlier calls that are replaced by new calls, so that they launched no work
+                after all. Each replaced call is identified by the row of one of its activities.
         """
         of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
         pairs = [self._pair_with_activities(process, rows, calls) for process, rows in of_process]
@@ -97,7 +97,7 @@ class Launches:
         return activity[is_earlier], call[is_earlier], displaced
 
     def find_calls_with_work(self, calls: model.Calls) -> Bools:
-        """Return a mask of the calls that share correlation id and process with an activity."""
+        """Return a mask of the calls with the same correlation id and process as an activity."""
         has_work = np.zeros(len(calls), bool)
         for process, rows in grouping.list_rows_by_value(model.process_of(calls.thread)):
             activities = self._select_process(process)
@@ -124,8 +124,8 @@ class Launches:
 
         Returns:
             activity: Row of each activity that has a call.
-            call: Row of the call that launched each of these activities. If several calls have the
-                same id, the call that starts first wins.
+            call: Row of the call that launched each activity in ``activity``. If several calls have
+                the same id, the call that starts first wins.
         """
         activities = self._select_process(process)
         ids = calls.correlation_id[rows]
@@ -175,10 +175,10 @@ class LongCalls:
 
 
 class WorklessRows:
-    """Rows of calls that launched no work, or a sample of these rows if there are many.
+    """Rows of calls that launched no work, or a sample of them if there are many.
 
-    The sample consists of the rows with the smallest hashes. A regular sample would be biased,
-    because training repeats itself. For example, every second call may be of the same kind.
+    The sample consists of the rows with the smallest hashes. A regularly spaced sample would be
+    biased, because training is repetitive. For example, every second call may be of the same kind.
 
     Attributes:
         step: Number of calls that each kept row represents, a power of 2.

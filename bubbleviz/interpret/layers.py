@@ -136,7 +136,7 @@ def _find_compute_kernels(
 
     Returns:
         rows: Rows of the kernels.
-        operation: Row of the operation that each of these kernels belongs to.
+        operation: Row of the operation that each kernel in ``rows`` belongs to.
     """
     rows = np.flatnonzero(work.compute & (work.range != NONE))
     keys_of_rows = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)

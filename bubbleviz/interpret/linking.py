@@ -1,4 +1,4 @@
-"""Linking of each kernel to the call that launched it, and to the operation range of the call.
+"""Links each kernel to the call that launched it, and to the operation range of the call.
 
 The rules apply in this order; :class:`LinkRule` names the results::
 
@@ -249,10 +249,10 @@ class ThreadRanges:
         self._indices: dict[int, list[Innermost]] = {}
 
     def get_indices(self, thread: int) -> list[Innermost]:
-        """Return the search indices of the ranges to which calls of a thread may belong.
+        """Return the search indices for the ranges to which calls of a thread may belong.
 
-        There are up to two: one of the push/pop ranges, then one of the start/end ranges. An index
-        without ranges is left out. The result is cached.
+        There are up to two: one of the push/pop ranges, then one of the start/end ranges. Empty
+        indices are left out. The result is cached.
         """
         if thread not in self._indices:
             no_rows = np.empty(0, np.int64)
@@ -276,7 +276,7 @@ class ThreadRanges:
 def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
     """Build a search index of a thread's push/pop ranges, and then one of its start/end ranges.
 
-    An index without ranges is left out.
+    Empty indices are left out.
 
     Args:
         ranges: All ranges.
@@ -350,8 +350,8 @@ def find_enclosing_ranges(
     """Find all compute ranges around the launches of kernels and copies, not only the innermost.
 
     Each kernel or copy is paired with each range around its launching call. If it was linked to a
-    range on another thread, it is also paired with that range. If the launching call is unknown, it
-    has no pair. The pairs are not sorted.
+    range on another thread, it is also paired with that range. A kernel or copy whose launching
+    call is unknown has no pairs. The pairs are not sorted.
 
     Args:
         rows: Rows of ``work`` whose launches are looked up.
@@ -417,7 +417,7 @@ class Linker:
         long_calls: Calls that took at least 20 us.
         start_ns: Start of the first call.
         end_ns: End of the last call.
-        impossible: Number of calls that were left out because of impossible times.
+        impossible: Number of calls that were left out because their times are invalid.
     """
 
     def __init__(
@@ -495,7 +495,8 @@ class Linker:
         """
         launches = self.launches
         activity, call, displaced = launches.match_calls(calls)
-        # These calls lost their activity to a call with the same id that started earlier.
+        # The activity of each such call now belongs to a call with the same id that started
+        # earlier.
         self._add_workless(launches.start_ns[displaced], self.thread[displaced])
         launched = make_mask(len(calls), call)
         of_range, rule = self._find_ranges(calls.take(launched))
@@ -506,7 +507,7 @@ class Linker:
         return launched
 
     def _link_native(self, calls: model.Calls, thread: Codes) -> Bools | None:
-        """Do the same as :meth:`_link` with the native library.
+        """Do the same as :meth:`_link`, but with the native library.
 
         Args:
             calls: Calls in ascending order of row number.
@@ -561,11 +562,11 @@ class Linker:
         return thread_columns, range_columns
 
     def _list_backward_rows(self) -> list[list[int]]:
-        """List, for each thread, the other threads to whose backward ranges its calls may belong.
+        """List, for each thread, the other threads whose backward ranges its calls may belong to.
 
-        These are the other threads of the same process that have backward ranges. Each is given by
-        its row in the native table of ranges, see :meth:`_build_thread_tables`. The list of a
-        thread with forward or optimizer ranges is empty.
+        These are the other threads of the same process that have backward ranges. Each thread is
+        identified by its row in the native table of ranges; see :meth:`_build_thread_tables`. The
+        list of a thread with forward or optimizer ranges is empty.
         """
         threads = self.threads.values.tolist()
         forward_threads = set(self._forward_threads.tolist())
@@ -644,7 +645,7 @@ class Linker:
         """Return the range of each call, or -1 if it has none, and the rule that applied.
 
         A call outside all ranges of its thread may belong to a backward range of another thread.
-        This is impossible for two kinds of threads:
+        There are two kinds of threads for which this is ruled out:
 
         - Threads with forward or optimizer ranges. The rule of their calls is OUTSIDE.
         - Helper threads. The rule is HELPER_THREAD if the call would otherwise belong to a backward
@@ -672,8 +673,8 @@ class Linker:
         Args:
             thread: Id of the thread that made each call.
             time_ns: Start of each call.
-            eligible: Function ``(thread id, rows of calls) -> mask``. The mask says which of the
-                calls may belong to a backward range of the thread. None allows all calls.
+            eligible: Function ``(thread id, rows of calls) -> mask``. The mask selects the calls
+                that may belong to a backward range of the thread. None allows all calls.
 
         Returns:
             backward: Innermost open backward range for each call. It is -1 unless exactly one
@@ -856,7 +857,7 @@ def _read_streams(
 def _correct_stream_ends(
     profile: model.Profile, streams: Codes, work: LinkedWork, start_ns: int
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
-    """Correct end times that streams show to be wrong, and find when unrecorded early work ran.
+    """Correct end times that contradict streams, and find when unrecorded early work ran.
 
     There are three steps. If the profile records no launches, the last two are skipped, and
     ``early`` is empty.
@@ -915,9 +916,9 @@ class _CheckedWork:
 
 
 def _check_work(linker: Linker, profile: model.Profile) -> _CheckedWork:
-    """Find out which work of a linked profile is damaged, repeated or not recorded.
+    """Determine which work in a linked profile is damaged, repeated or not recorded.
 
-    An activity is kept if its times are possible, its rank is not left out, and it does not repeat
+    An activity is kept if its times are valid, its rank is not left out, and it does not repeat
     another row. Repeated and unrecorded work is searched for only if the profile records launches.
     """
     path, activities = profile.source.path, profile.activities
@@ -957,7 +958,7 @@ class _LostWork:
     """Work that was launched but not recorded, and work that was recorded twice.
 
     Attributes:
-        timed: Limitations on work whose recorded times are impossible, with the times at which the
+        timed: Limitations on work whose recorded times are invalid, with the times at which the
             work may have run.
         located: Limitations of the profile. If all kernels that were left out while reading were
             found, their limitations also give the times at which these kernels may have run.
@@ -983,8 +984,8 @@ def _find_lost_work(
     Args:
         linker: The linker, after all calls were added.
         profile: The profile. Its launches must be recorded.
-        is_possible: Mask of the activities whose times are possible, or None if all are.
-        timed: Limitations on impossible times.
+        is_possible: Mask of the activities whose times are valid, or None if all times are valid.
+        timed: Limitations on invalid times.
     """
     activities, launches = profile.activities, linker.launches
     of_launch = linker.thread, linker.threads.values
@@ -1035,8 +1036,8 @@ def _locate_left_out_kernels(
 ) -> tuple[Limitation, ...]:
     """Add the times of kernels left out while reading to the limitations that report these kernels.
 
-    The times are added only if all calls were checked for lost kernels (no sampling), and if at
-    least as many lost kernels were found as were left out while reading.
+    The times are added only if every call was checked for lost kernels (no sampling) and the number
+    of calls whose kernels were lost is at least the number of kernels left out while reading.
 
     Args:
         profile: The profile.
@@ -1069,7 +1070,7 @@ def _mask_timed(
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        is_possible: Mask of the activities whose times are possible, or None if all are.
+        is_possible: Mask of the activities whose times are valid, or None if all times are valid.
         zero_length: Rows of the kernels whose duration is 0.
     """
     if is_possible is None and len(zero_length) == 0:

@@ -1,4 +1,4 @@
-"""Memory that operations allocate, and the time when it is freed.
+"""The memory that operations allocate, and the time at which it is freed.
 
 The allocations and frees are the memory events of a profile::
 
@@ -10,7 +10,7 @@ The allocations and frees are the memory events of a profile::
                e──────────────────────────────────>   never freed: gradients, optimizer states
 
 An allocation is matched with the next free at the same address. A free may be recorded a little
-after the end of the range. Therefore, a free counts for an operation until the next operation
+after the end of the range. Therefore, a free is attributed to an operation until the next operation
 starts.
 """
 
@@ -104,7 +104,7 @@ class LayerMemory(Table):
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of the ranks, operations and layers of a profile."""
+    """Memory used by the ranks, operations and layers of a profile."""
 
     ranks: RankMemory
     operations: OperationMemory
@@ -137,7 +137,7 @@ def measure_memory(
 
 
 def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
-    """Yield a limitation if ranks free memory whose allocation was not recorded.
+    """Yield a limitation if any ranks free memory whose allocation was not recorded.
 
     Args:
         path: Path of the profile.
@@ -247,7 +247,7 @@ def _find_activations(
     has_pair &= np.append(pairs.backward, NONE)[forward] != NONE
     row, freed_ns, forward = row[has_pair], freed_ns[has_pair], forward[has_pair]
 
-    # A free counts for an operation until the next operation starts.
+    # A free is attributed to an operation until the next operation starts.
     next_but_one_ns = np.append(operations.host_start_ns[1:], [_NEVER, _NEVER])
     backward = pairs.backward[forward]
     last = np.maximum(pairs.weight, pairs.backward)[forward]
@@ -341,8 +341,8 @@ def _find_open_operation(operations: Operations, time_ns: Ints) -> Ints:
     """Return the operation whose host range contains each time, or -1 if there is none.
 
     Args:
-        operations: Operations of a rank, sorted by host start. If several contain a time, only the
-            last one to start is considered.
+        operations: Operations of a rank, sorted by host start. If several operations contain a
+            time, only the last one to start is considered.
         time_ns: The times, in any order.
     """
     last = np.searchsorted(operations.host_start_ns, time_ns, side="right") - 1
@@ -379,8 +379,8 @@ def _summarize_operations(
     """Compute the median memory per operation for each chunk and phase.
 
     The medians of four quantities are computed: the net change, the peak above the start, the
-    activations, and the activations that are kept for W. Operations without a backward do not count
-    for the two medians of activations. If no operation has a backward, these medians are 0.
+    activations, and the activations that are kept for W. Operations without a backward are left out
+    of the two medians of activations. If no operation has a backward, both medians are 0.
 
     Args:
         rank: Index of the rank.

@@ -1,8 +1,8 @@
 """Refusal of files that contain two runs with the same ranks and iterations.
 
-The ratio would be wrong for both runs. A single run may also repeat all operations of an iteration,
-if its names do not distinguish all microbatches. In contrast to two runs, it repeats them without a
-break::
+In such a file, the ratio would be wrong for both runs. A single run may also repeat all operations
+of an iteration, if its names do not distinguish all microbatches. Unlike two separate runs, it
+repeats them without a break::
 
     one run      iteration 0: F0 F1 B0 B1 F0 F1 B0 B1   iteration 1: ...
     two runs     iteration 0: F0 F1 B0 B1   iteration 1: ...   iteration 0: F0 F1 B0 B1   ...
@@ -27,14 +27,14 @@ from bubbleviz.model.phases import WORK, Phase
 _FORWARD, _BACKWARD = (Phase.F,), (Phase.B, Phase.BW)
 #: A file is refused if at least this share of its iterations contain two runs.
 _MIN_SHARE = 0.1
-#: Operations belong to two runs if more than this share of their time overlaps.
+#: Operations belong to two different runs if more than this share of their time overlaps.
 _MIN_OVERLAP = 0.05
 
 
 def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> None:
-    """Refuse a file that contains two runs of the same ranks and iterations.
+    """Refuse a file that contains two runs with the same ranks and iterations.
 
-    An iteration of a rank contains two runs if both of these conditions hold:
+    An iteration of a rank contains two runs if both of the following conditions hold:
 
     - All passes of one run occur twice; see :func:`_mask_repeated_groups`.
     - An unrelated operation starts between the first and the second occurrences, or operations
@@ -75,9 +75,9 @@ def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_gro
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
     Only microbatches up to the last one that occurs twice are checked, because one run may have
-    more microbatches than the other. Among these, forwards must have as many second as first
-    occurrences, and so must backwards. The last repeated microbatch must be the same for forwards
-    and backwards.
+    more microbatches than the other. Among the checked microbatches, the forwards must have equal
+    numbers of first and second occurrences, and so must the backwards. The last repeated microbatch
+    must be the same for forwards and backwards.
 
     Args:
         operations: Operations of the file.
@@ -119,11 +119,11 @@ def _find_last_repeated_microbatch(
 def _find_breaks(
     operations: Operations, rows: Ints, group: Ints, n_groups: int
 ) -> tuple[Ints, Ints]:
-    """Return when the first run ends and the second run starts, if a group contains two runs.
+    """Return when each group's first run ends and its second run starts, if it has two runs.
 
-    The passes that occur first belong to one run, and the passes that occur again to the other.
-    Microbatches after the last one that occurs twice are ignored, because either run may have
-    executed them. See :func:`_mask_repeated_groups` for the arguments.
+    First occurrences of passes belong to one run, and second occurrences to the other. Microbatches
+    after the last one that occurs twice are ignored, because either run may have executed them. See
+    :func:`_mask_repeated_groups` for the arguments.
 
     Returns:
         end_ns: Latest end of the first occurrences in each group.

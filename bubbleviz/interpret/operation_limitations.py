@@ -1,4 +1,4 @@
-"""Limitations on operations: what the ranges and kernels of one file do not show."""
+"""Limitations on operations: information missing from the ranges and kernels of a file."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _find_kinds_with_work(operations: Operations) -> Bools:
 def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards whose iteration boundaries are unknown.
 
-    Boundaries are unknown if the rank has no Optimizer, none of its range names contain an
-    iteration number, and none of its forwards has a name that contains a microbatch.
+    Boundaries are unknown if the rank has no Optimizer, none of its range names contains an
+    iteration number, and none of its forward names contains a microbatch.
     """
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -192,8 +192,8 @@ def check_operations(
     were open at the end of the capture, operations whose work is missing at the end of the capture,
     and repeated operations.
 
-    If a forward or backward has no GPU work, its kernels are reported as missing only if all of
-    this holds:
+    If a forward or backward has no GPU work, its kernels are reported as missing only if all of the
+    following conditions hold:
 
     - The file is a profile, not a table.
     - Other operations of the same rank, chunk and phase have GPU work.

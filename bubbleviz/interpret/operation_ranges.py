@@ -67,7 +67,7 @@ class OperationRanges(Table):
         rank: Rank on which the range launched work.
         mark: Iteration number given by the range name or by an iteration mark, or -1 if there is
             none.
-        iteration: Iteration index of the range on its rank, from 0.
+        iteration: Zero-based iteration index of the range on its rank.
         unnumbered: Whether the microbatch must be inferred from the order of the ranges, because
             the name contains none or all names on the rank contain the same one.
         operation: Operation index, ascending in order of (rank, host start).
@@ -146,7 +146,7 @@ def _number_operations(
     of_range: Ints,
     rank: Ints,
 ) -> OperationRanges:
-    """Assign an iteration and an operation to each placed range (steps 2 to 4).
+    """Assign an iteration and an operation to each range that has a rank (steps 2 to 4).
 
     Args:
         profile: The profile.
@@ -233,10 +233,10 @@ def _measure_step_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and end of each range, taken from its compute kernels where necessary.
 
-    The host may launch the Optimizers of two iterations in immediate succession. Only the kernels
-    then show how much time passed between the Optimizers. Collectives are ignored, because a
-    collective in the second Optimizer may wait during that time. To save time, kernels are looked
-    up only for the ranges that :func:`_select_rows_to_measure` selects.
+    The host may launch the Optimizers of two iterations in quick succession. Only the kernels then
+    show how much time passed between the Optimizers. Collectives are ignored, because a collective
+    in the second Optimizer may wait during that time. To save time, kernels are looked up only for
+    the ranges that :func:`_select_rows_to_measure` selects.
 
     Args:
         named_ranges: Ranges whose names denote operations.
@@ -303,13 +303,14 @@ def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
 def _find_iteration_hints(
     ranges: Ranges, names: NameMeanings, named_ranges: Ranges, of_range: Ints, rank: Ints
 ) -> Ints:
-    """Return the iteration number that names give each placed range, or -1 if none does (step 2).
+    """Return each placed range's iteration number according to the range names, or -1 (step 2).
 
     - If the name of the range itself contains a number, that number is used.
     - Otherwise, the number comes from a mark, which is a range around it that names an iteration.
       Only marks on threads that open ranges of the rank are used.
     - A mark may end before the Optimizer of its iteration. Therefore, its number also applies to
-      the ranges after it, until the next forward outside every mark, for example in an evaluation.
+      the ranges after it, until the next forward that lies outside all marks, for example in an
+      evaluation.
 
     Args:
         ranges: All ranges of the profile.
@@ -337,9 +338,9 @@ def _find_iteration_hints(
 def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tuple[Ranges, Ints]:
     """Find the ranges that mark iterations, and their iteration numbers.
 
-    The number is usually part of the name. Marks whose names contain no number are numbered from 0
-    on each thread, see :func:`_number_marks`. A mark that gets no number is left out. Otherwise, it
-    would hide a mark around it.
+    The number is usually part of the name. Marks whose names contain no number are numbered on each
+    thread, starting at 0; see :func:`_number_marks`. A mark that gets no number is left out,
+    because it would otherwise hide the mark that encloses it.
 
     Args:
         ranges: All ranges of the profile.
@@ -360,7 +361,7 @@ def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tu
         operations = named_ranges.take(named_ranges.thread == thread)
         phase = names.phase[operations.name_id]
         number[on_thread] = _number_marks(marks.take(on_thread), operations, phase)
-    # A range without both passes marks nothing, and does not hide a mark around it.
+    # A range without both passes marks nothing, and does not hide the mark that encloses it.
     has_number = number >= 0
     return marks.take(has_number), number[has_number]
 
@@ -407,9 +408,9 @@ def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
 
 
 def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
-    """Number the marks of a thread from 0, skipping marks without both a forward and a backward.
+    """Number a thread's marks, starting at 0, and skip marks without both a forward and a backward.
 
-    The skipped marks are, for example, set-up or evaluation on a single rank. If they were
+    The skipped marks denote, for example, setup or evaluation on a single rank. If they were
     numbered, the iteration numbers of that rank would differ from those of other ranks. An
     operation range is inside the last mark that starts at or before its own start, unless this mark
     ended earlier.
@@ -487,8 +488,8 @@ def _group_ranges(
             contain no microbatch, so only a transfer shows where the next operation starts.
 
     Returns:
-        Operation index of each range. Operations are numbered from 0 in order of their first
-        ranges.
+        Operation index of each range. Operations are numbered in order of their first ranges,
+        starting at 0.
     """
     key = group_rows(order.rank, iteration, order.phase_key).of_row
     counted = np.flatnonzero(order.counted)

@@ -15,7 +15,8 @@ The earlier of the two possible ends is used. Some overlaps are real:
   previous kernel ends.
 - A hardware queue may run several streams concurrently.
 
-None of these effects makes a kernel take several times as long as other kernels with its name.
+However, none of the three effects makes a kernel take several times as long as other kernels with
+the same name.
 
 The last kernel on a stream has no next work. Its end is wrong if the process had already waited for
 all work of the device, and if the kernel takes several times as long as others with its name::
@@ -48,8 +49,8 @@ _MIN_MANY = 10
 _MANY_EARLY_STARTS = 0.01
 #: A hardware queue is not serial if more than this share of its kernels contain the next kernel.
 _MANY_CONTAINED = 0.2
-#: A kernel is far longer if it takes more than this many times as long as any other with its name.
-#: The end of a far longer kernel is wrong, unless such kernels are common.
+#: A kernel is far longer if it takes more than this many times as long as any other kernel with the
+#: same name. The end of a far longer kernel is wrong, unless such kernels are common.
 _FAR_LONGER = 3
 #: The end of the last work on a stream is checked only if the work takes at least this share of the
 #: profile's span.
@@ -82,8 +83,8 @@ class _Evidence:
         contains_next: Mask of the overruns that end more than ``_CLOCK_GRAIN_NS`` after the end of
             the next work.
         is_far_longer: Mask of the overruns that take more than ``_FAR_LONGER`` times as long as any
-            other work with their name.
-        is_outlier: Mask of the far longer overruns that are rare among the work with their name;
+            other work with the same name.
+        is_outlier: Mask of the far longer overruns that are rare among the work with the same name;
             see :func:`_is_rare_of_name`.
     """
 
@@ -98,10 +99,10 @@ class ClippedWork:
 
     Attributes:
         activities: The activities with corrected ends.
-        first: Row of the activity that starts first on each stream. At equal starts, the smallest
-            row wins.
-        last: Row of the activity that starts last on each stream. At equal starts, the largest row
-            wins.
+        first: Row of the activity that starts first on each stream. If several start at the same
+            time, the smallest row wins.
+        last: Row of the activity that starts last on each stream. If several start at the same
+            time, the largest row wins.
         limitations: Limitations that report the number of corrected ends.
     """
 
@@ -148,7 +149,7 @@ def clip_overruns(
 def _classify_overruns(
     activities: Activities, streams: Codes, overruns: _Overruns, longest_ns: Ints
 ) -> _Evidence:
-    """Find out which overruns contain the next work, are far longer than others, and are outliers.
+    """Determine which overruns contain the next work, are far longer than others, or are outliers.
 
     See :class:`_Evidence` for the definitions. There is one exception for outliers: if many of them
     do not contain the next work, and there are also many short overlaps, kernels probably do start
@@ -252,27 +253,28 @@ def clip_late_ends(
 def _find_late_ends(
     activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
 ) -> tuple[Ints, Ints]:
-    """Find out which of the last activities on streams have wrong ends.
+    """Determine which of the last activities on streams have wrong ends.
 
-    The end of an activity is wrong if all of this holds:
+    The end of an activity is wrong if all of the following conditions hold:
 
     - The activity takes at least ``_NOTICEABLE`` of the profile's span.
     - A wait for the device returned after the start of the activity, and more than
       ``_WAIT_GRAIN_NS`` before its end.
-    - The activity takes more than ``_FAR_LONGER`` times as long as any other activity with its
-      name. At least one other activity must have the name.
+    - The activity takes more than ``_FAR_LONGER`` times as long as any other activity with the same
+      name. At least one other activity must have that name.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        last: Row of the last activity on each stream. The launches of these activities must be
-            known.
+        last: Row of the last activity on each stream. The launches of the activities in ``last``
+            must be known.
         launched_ns: Launch time of each activity.
         calls: All API calls of the profile.
 
     Returns:
         rows: Rows of the activities whose ends are wrong.
-        corrected_ns: Corrected end of each activity. It is the return of the wait, or
-            the start plus the longest duration of others with the same name, whichever is earlier.
+        corrected_ns: Corrected end of each activity. The corrected end is either the return of the
+            wait, or the start plus the longest duration of other activities with the same name,
+            whichever is earlier.
     """
     rows = last[_measure_durations(activities, last) >= _NOTICEABLE * _measure_span(activities)]
     if len(rows) == 0:
@@ -330,7 +332,7 @@ def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
 def _clip_ends(
     path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, contains_next: Bools
 ) -> tuple[Activities, tuple[Limitation, ...]]:
-    """Move the ends of overruns to the start of the next work on the stream, or earlier.
+    """Move the end of each overrun to the start of the next work on the stream, or earlier.
 
     If an overrun contains the next work, or takes longer than ``longest_ns``, its new duration is
     also limited to ``longest_ns``. There is no limit if ``longest_ns`` is 0.
@@ -428,8 +430,8 @@ def _find_overruns_on_stream(
 def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
     """Return whether there are too many overruns to be explained by damage.
 
-    There must be at least ``_MIN_MANY`` of them, and they must be more than ``max_share`` of all
-    kernels and copies.
+    There must be at least ``_MIN_MANY`` overruns, and their share of all kernels and copies must
+    exceed ``max_share``.
 
     Args:
         number: Number of overruns.
@@ -488,15 +490,15 @@ def _describe_corrections(
 ) -> tuple[Limitation, ...]:
     """Return the limitations that report kernels and copies whose ends were corrected.
 
-    The first limitation reports kernels and copies whose recorded end is impossible. The second
-    reports the others, which only overlap the next one. A limitation that would report nothing is
+    The first limitation reports kernels and copies whose recorded end is invalid. The second
+    reports the remaining ones, which merely overlap the next kernel or copy. Empty limitations are
     left out.
 
     Args:
         path: Path of the profile.
         start_ns: Start of each kernel or copy whose end was corrected.
-        removed_ns: Time that was cut from each of these kernels and copies.
-        is_damaged: Mask of the kernels and copies whose recorded end is impossible.
+        removed_ns: Time that was cut from each corrected kernel or copy.
+        is_damaged: Mask of the kernels and copies whose recorded end is invalid.
     """
     notes = []
     if n_damaged := int(is_damaged.sum()):
@@ -528,7 +530,7 @@ def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Li
         path: Path of the profile.
         is_left: Mask of the overruns that contain other work and are not corrected.
         is_far_longer: Mask of the overruns that take more than ``_FAR_LONGER`` times as long as any
-            other work with their name.
+            other work with the same name.
     """
     reason = (
         f"{path}: so many kernels overlap on a stream that streams in this profile must run "

@@ -1,6 +1,6 @@
-"""Partial replays: graph launches whose kernels were recorded only in part.
+"""Partial replays: graph launches whose kernels were only partially recorded.
 
-A graph without conditional nodes runs the same kernels at each launch. A launch that runs fewer
+A graph without conditional nodes runs the same kernels in every launch. A launch that runs fewer
 kernels ends sooner, so the kernels of the next launch start sooner. If kernels ran but were not
 recorded, the next kernels start at the usual time::
 
@@ -27,8 +27,8 @@ from bubbleviz.model.grouping import (
 )
 
 #: The usual number of kernels must be this many times as common as the number of kernels in a short
-#: launch. Otherwise, neither is clearly the usual number. Also the minimum number of complete
-#: launches.
+#: launch. Otherwise, it is unclear which number is the usual one. Also the minimum number of
+#: complete launches.
 _FAR_MORE = 4
 #: Maximum number of launches with few kernels that are checked. Later launches are ignored.
 _MAX_SHORT = 256
@@ -44,7 +44,7 @@ def find_partial_replays(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> model.Calls:
-    """Return the graph launches whose kernels were recorded only in part.
+    """Return the graph launches whose kernels were only partially recorded.
 
     - A launch is checked if it has fewer kernels than usual; see :func:`_find_short_launches`.
     - It must have the same kernels as complete launches, except for one missing stretch.
@@ -99,9 +99,9 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
 def _find_short_launches(n_kernels: Ints) -> Ints:
     """Return the indices of the graph launches that have few kernels, in ascending order.
 
-    A launch with ``n`` kernels has few if, for some larger number ``m``, at least ``_FAR_MORE``
-    times as many launches have ``m`` kernels as ``n``. Launches without kernels are ignored. Only
-    the first ``_MAX_SHORT`` launches are returned.
+    A launch with ``n`` kernels has few kernels if, for some larger number ``m``, at least
+    ``_FAR_MORE`` times as many launches have ``m`` kernels as ``n``. Launches without kernels are
+    ignored. Only the first ``_MAX_SHORT`` launches are returned.
 
     Args:
         n_kernels: Number of recorded kernels in each graph launch.
@@ -115,7 +115,7 @@ def _find_short_launches(n_kernels: Ints) -> Ints:
 def _find_longer_launches(n_kernels: Ints, row: int) -> Ints:
     """Return the nearest graph launches whose number of kernels is larger and far more common.
 
-    A number is far more common if at least ``_FAR_MORE`` times as many launches have it. Up to
+    A number is far more common if it occurs in at least ``_FAR_MORE`` times as many launches. Up to
     ``_NEAREST`` launches before ``row`` and up to ``_NEAREST`` launches after it are returned, in
     ascending order.
 
@@ -159,7 +159,7 @@ def _measure_available_times(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> Mapping[int, int]:
-    """Return the time in ns that the device had for each selected graph launch.
+    """Return the time, in ns, that was available on the device for each selected graph launch.
 
     This is the time between the recorded kernels that the same thread launched on the same device
     before and after; see
@@ -203,8 +203,8 @@ def _is_partial(
 ) -> bool:
     """Return whether kernels of a graph launch ran but were not recorded.
 
-    The launch is compared with complete launches. These are the launches in ``longer`` whose
-    kernels equal the kernels of this launch after one contiguous stretch is removed. If there are
+    The launch is compared with complete launches. A launch in ``longer`` is complete if removing
+    one contiguous stretch of its kernels leaves the same kernels as in this launch. If there are
     fewer than ``_FAR_MORE`` complete launches, the result is False.
 
     The kernels in the missing stretch ran if the device had enough time for them::

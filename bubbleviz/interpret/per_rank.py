@@ -40,7 +40,7 @@ from bubbleviz.model.phases import COMPUTE, TRANSFERS
 #: Maximum number of kernels and copies in a group of ranks that are processed together, and maximum
 #: number of cells in the (rank, range) table of the group. Both limits fit into the cache.
 _TOGETHER, _ROOM = 1 << 15, 1 << 18
-#: Section bounds of a rank that is processed alone. The section contains all int64 times.
+#: Section bounds of a rank that is processed on its own. The section contains all int64 times.
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -133,7 +133,7 @@ class Line:
 def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
     """Split the ranks into groups of consecutive ranks that are processed together.
 
-    Each group contains as many ranks as two limits allow, but at least one rank:
+    Each group contains at least one rank. It is as large as possible within two limits:
 
     - ``_TOGETHER`` kernels and copies in total.
     - ``max(1, _ROOM // (ranges + 1))`` ranks.
@@ -222,8 +222,8 @@ def record_ranks(
         kinds: Name patterns that classify kernels.
 
     Returns:
-        Results of all ranks, in ascending order of rank. Operation columns of the tables refer to
-        rows of ``keys``.
+        Results of all ranks, in ascending order of rank. The operation columns of the tables
+        contain rows of ``keys``.
     """
     if not linked.profile.launches_known:
         # In such a profile, the calls represent the work itself, so they are not launches.
@@ -248,15 +248,15 @@ def record_ranks(
 class _RankGroup:
     """Consecutive ranks that are measured together, with their work and operations.
 
-    Operations are numbered from 0 within the group. All times are positions on the line. Only the
-    launch times in ``work`` are not converted.
+    Operations are numbered within the group, starting at 0. All times are positions on the line.
+    Only the launch times in ``work`` are not converted.
 
     Attributes:
         line: Time axis with one section per rank.
-        work: Kernels and copies of these ranks. The column ``operation`` is filled in.
-        keys: Operations of these ranks.
+        work: Kernels and copies of the ranks. The column ``operation`` is filled in.
+        keys: Operations of the ranks.
         receives: Receive kernels that were launched inside these operations.
-        first_operation: Row of the first of these operations in the table for all ranks.
+        first_operation: Row of the group's first operation in the table for all ranks.
     """
 
     line: Line
@@ -309,10 +309,10 @@ def _place_group(
 
     Args:
         ranks: Consecutive rank indices.
-        work: Kernels and copies of these ranks, with the operations that own them.
-        keys: Operations of these ranks.
+        work: Kernels and copies of the ranks, with the operations that own them.
+        keys: Operations of the ranks.
         receives: Receive kernels that were launched inside these operations.
-        first: Row of the first of these operations in the table for all ranks.
+        first: Row of the group's first operation in the table for all ranks.
     """
     line = _make_line(ranks, work, keys)
     rank_of_receive = keys.rank[receives.operation]
@@ -383,13 +383,14 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 def _take_work(
     ranks: range, work: LinkedWork, rows: Codes, placed_ranges: OperationRanges, n_ranges: int
 ) -> LinkedWork:
-    """Select the work of the given ranks, and find the operation that owns each row, or -1 if none.
+    """Select the work of the given ranks, and find each row's operation, or -1 if it has none.
 
     Args:
         ranks: Consecutive rank indices.
         work: All kernels and copies of the profile.
-        rows: Rows of these ranks' kernels and copies, sorted by (rank, row).
-        placed_ranges: Ranges assigned to these ranks. Operations are numbered within the ranks.
+        rows: Rows of the ranks' kernels and copies, sorted by (rank, row).
+        placed_ranges: Ranges assigned to the ranks. Operations are numbered within the group of
+            ranks.
         n_ranges: Number of ranges whose names denote operations.
     """
     # The last column is for work without a range (-1).
@@ -415,7 +416,7 @@ def _record_together(
 
     Returns:
         The results, with positions on the line converted back to times of the ranks. Operations are
-        numbered from 0 within the group.
+        numbered within the group, starting at 0.
     """
     line = group.line
     measured = _measure_group(group)
@@ -499,7 +500,8 @@ def _measure_group(group: _RankGroup) -> _MeasuredGroup:
 def _find_collective_kernels(group: _RankGroup, kernel_kinds: _KernelKinds) -> Ints:
     """Return the rows of the communication kernels that are not point-to-point.
 
-    A kernel is point-to-point if its name says so, or if a transfer between two ranks owns it.
+    A kernel is point-to-point if its name indicates this, or if a transfer between two ranks owns
+    it.
 
     Args:
         group: The ranks, with their work and operations.
@@ -555,12 +557,12 @@ def _record_collectives(
     kernel_kinds: _KernelKinds,
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Build the collectives of a group of ranks, and find those that the host launched late.
+    """Build the collectives of a group of ranks, and find those that were launched late.
 
     Args:
         group: The ranks, with their work and operations.
         rows: Rows of the kernels that communicate between more than two ranks.
-        sets: Intervals in which the ranks computed, and in which only these kernels ran.
+        sets: Intervals in which the ranks computed, and in which only the kernels in ``rows`` ran.
         kernel_kinds: Kinds of kernels, indexed by name id.
         recorded: Recorded collectives of the profile.
 
@@ -591,8 +593,8 @@ def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
 
     Args:
         ranks: Consecutive rank indices of a profile.
-        work: Kernels and copies of these ranks.
-        keys: Operations of these ranks.
+        work: Kernels and copies of the ranks.
+        keys: Operations of the ranks.
     """
     if len(ranks) == 1:
         return Line.of(ranks)

@@ -225,7 +225,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 
     Raises:
         NothingToAnalyzeError: No range name denotes a forward or backward, or the times of all
-            kernels are impossible.
+            kernels are invalid.
     """
     with open_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
@@ -242,14 +242,14 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file, with the conventions that its range names follow.
 
-    If the user gave conventions with patterns, these are used. Otherwise, the conventions that
-    match a sample of the names are tried in rounds. The first round that recognizes a forward or a
-    backward is used. The file is refused if this round recognizes only one of the two passes but a
-    drafted convention works.
+    If the user gave conventions with patterns, those conventions are used. Otherwise, the
+    conventions that match a sample of the names are tried in rounds. The first round that
+    recognizes a forward or a backward is used. The file is refused if this round recognizes only
+    one of the two passes but a drafted convention works.
 
     Raises:
         NothingToAnalyzeError: No convention recognizes a forward or backward, or the times of all
-            kernels are impossible.
+            kernels are invalid.
         ProfileError: The file cannot be read, or it contains two runs of the same ranks.
     """
     requested = tuple(convention for convention in options.conventions if convention.patterns)
@@ -291,7 +291,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
 
 
 def _explain_missing_device(profile: Profile, path: str) -> str:
-    """Return the reason why a profile contains no GPU work, or "" if its limitations give none.
+    """Return the reason why a profile contains no GPU work, or "" if its limitations state none.
 
     Args:
         profile: The profile.
@@ -366,7 +366,7 @@ def get_work(file: OpenFile) -> Profile | None:
 
 
 def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
-    """Return a clause that suggests commands that need no operations, or "" if none works.
+    """Return a clause suggesting commands that need no operations, or "" if there are none.
 
     The result is "" unless a device ran at least two kernels or copies with a positive duration.
 
@@ -403,10 +403,10 @@ def _explain_missing_names(
 ) -> str:
     """Return a text that says why nothing can be analyzed, what to do, and which names exist.
 
-    The first of these remedies that applies is suggested:
+    The first applicable remedy in this list is suggested:
 
     1. The given ``explanation``.
-    2. Changing the convention that the user gave.
+    2. Changing the convention given by the user.
     3. Drafting a convention, if a draft may work.
     4. Commands that need no operations.
 
@@ -414,7 +414,8 @@ def _explain_missing_names(
         file: The open profile.
         tried: Names of the conventions that were tried.
         path: Path of the profile.
-        explanation: Reason why the profile contains no such names, or "" if unknown.
+        explanation: Reason why the profile contains no names of forwards or backwards, or "" if
+            unknown.
         options: Options for reading the profile.
         missing_passes: The passes (``"forward"``, ``"backward"``) that no range name denotes.
     """

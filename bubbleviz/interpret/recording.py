@@ -60,7 +60,7 @@ class LocalRank:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnknownKernels:
-    """Kernels on one rank with the same name, which no list of known kernel names contains.
+    """Kernels on one rank that share a name which is in no list of known kernel names.
 
     Attributes:
         rank: Index of the rank in its profile.
@@ -120,8 +120,8 @@ class RecordedTables:
     """The tables of recorded ranks.
 
     Attributes:
-        operations: Operations, sorted by (rank, host start). The iterations of each rank are
-            numbered from 0.
+        operations: Operations, sorted by (rank, host start). Each rank's iterations are numbered
+            starting at 0.
         busy: Intervals in which operations kept their GPU busy.
         active: Time during which each rank ran kernels in each iteration.
         running: Times in which kernels and copies ran, in and between iterations.
@@ -130,7 +130,7 @@ class RecordedTables:
         overheads: Intervals in which the profiler stopped the process of a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
         pauses: Intervals in which nothing was recorded on a rank although it was running.
-        hosts: What launching threads did before late launches.
+        hosts: Activities of the launching threads before late launches.
         collectives: Collectives between more than two ranks.
     """
 
@@ -227,7 +227,7 @@ def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
 def add_hosts_to_errors(hosts: Sequence[str]) -> Iterator[None]:
     """Add the host names of a run to the ``hosts`` of errors raised in the ``with`` block.
 
-    The messages of these errors may contain the names.
+    The error messages may contain the names.
     """
     try:
         yield

@@ -33,8 +33,8 @@ def classify_work(
 ) -> tuple[LinkedWork, Ints]:
     """Classify kernels as compute or communication, and find the kernels that receive data.
 
-    A kernel is communication if its name matches ``kinds.communication``, otherwise compute. Copies
-    are neither.
+    A kernel counts as communication if its name matches ``kinds.communication``, and as compute
+    otherwise. Copies are neither.
 
     Args:
         work: Kernels and copies of a profile, linked to ranges.
@@ -92,9 +92,9 @@ class ActiveTime(Table):
         iteration: Iteration of the rank.
         active_ns: Time during which operations whose phase is in ``WORK`` ran compute kernels.
         kernel_ns: Time during which any kernel or copy ran, between the first start and the last
-            end of these operations.
-        gap_ns: Time during which no kernel or copy ran although one of these operations kept the
-            GPU busy (launch gaps).
+            end of operations whose phase is in ``WORK``.
+        gap_ns: Time during which no kernel or copy ran although an operation whose phase is in
+            ``WORK`` kept the GPU busy (launch gaps).
         collective_gap_ns: Time during which a collective but no compute kernel ran while any
             operation kept the GPU busy.
     """
@@ -108,7 +108,7 @@ class ActiveTime(Table):
 
 
 def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
-    """Return a mask of the kernels and copies that operations of the given phases own.
+    """Return a mask of the kernels and copies owned by operations of the given phases.
 
     Args:
         operations: The operations.
@@ -131,8 +131,8 @@ class WorkTimes:
         first: Row of the kernel or copy that starts each operation's span, or -1 if it has no span.
         active_ns: Time during which each operation ran compute kernels.
         worked_ns: For each operation, the time during which compute kernels ran in its rank and
-            iteration. Only operations whose phase is in ``WORK`` count, and the time of all other
-            operations is 0.
+            iteration. Only operations whose phase is in ``WORK`` are measured, and the time of all
+            other operations is 0.
         loose: Mask of the compute kernels outside all compute operations, one per row of the work.
         spent_ns: Total durations, shape (ranks, 5). The columns are copies, communication inside
             ranges, communication outside ranges, compute inside compute operations, and compute
@@ -208,7 +208,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
 def _measure_without_library(
     work: LinkedWork, ranks: range, communicates: Bools, group: Codes, n_groups: int
 ) -> WorkTimes:
-    """Do the same as :func:`measure_times` without the native library.
+    """Do the same as :func:`measure_times`, but without the native library.
 
     Args:
         work: All kernels and copies of the ranks.
@@ -258,8 +258,8 @@ def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -
         count: Number of operations.
         is_communication: Mask of the kernels and copies that communication operations own.
     """
-    # A lower number takes precedence: 0 is communication of a communication operation, 1 is
-    # compute, 2 is copies. Communication of other operations (3) is never part of a span.
+    # A lower number takes precedence: 0 is a communication operation's communication, 1 is compute,
+    # and 2 is copies. Communication of other operations (3) is never part of a span.
     of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
     precedence = np.where(work.compute, 1, of_communication)
     lowest = np.full(count + 1, 2)
@@ -300,7 +300,7 @@ def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Int
 def _measure_communication(
     keys: Operations, work: LinkedWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
-    """Give compute operations without compute kernels the span of their communication kernels.
+    """Set the spans of compute operations without compute kernels to their communication kernels.
 
     Copies no longer belong to the span. An example is an expert-parallel operation such as
     ``dispatch(F)``.
@@ -312,7 +312,8 @@ def _measure_communication(
 
     Returns:
         times: The times with the new spans.
-        only_communicates: Mask of the operations with new spans. They do not keep their GPU busy.
+        only_communicates: Mask of the operations with new spans. Operations in the mask do not keep
+            their GPU busy.
     """
     count = len(keys)
     may_only_communicate = (times.kernels == 0) & ~mask_phases(keys.phase, COMMUNICATION)
@@ -344,7 +345,7 @@ def measure_operations(
 
     The span of an operation lasts from the first start to the last end of:
 
-    1. Its communication kernels if it is communication, otherwise its compute kernels.
+    1. Its communication kernels if it is a communication operation, otherwise its compute kernels.
     2. If there are none, its kernels of the other kind.
     3. If there are no kernels at all, its copies.
 
@@ -444,7 +445,7 @@ def measure_active_time(
 
     Args:
         operations: Operations of the ranks, on one time axis.
-        times: Times of the kernels and copies of these ranks, on the same axis.
+        times: Times of the ranks' kernels and copies, on the same axis.
         busy: Intervals in which each operation kept the GPU busy.
         operating: Intervals in which any compute operation kept the GPU busy, including operations
             whose phase is not in ``WORK``.
@@ -499,8 +500,8 @@ def _measure_iteration_extents(operations: Operations) -> tuple[Ints, Ints, Ints
 
     Returns:
         row: For each rank and iteration, the row of its first operation.
-        low_ns: Earliest start of these operations' spans.
-        high_ns: Latest end of these operations' spans.
+        low_ns: For each rank and iteration, the earliest start of its operations' spans.
+        high_ns: For each rank and iteration, the latest end of its operations' spans.
     """
     rows = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
     groups = group_rows(operations.rank[rows], operations.iteration[rows])

@@ -33,7 +33,7 @@ _LONG_WAIT = 0.05
 class RecordedDevice:
     """When the recording of a device began, and in which communication kernels it may have waited.
 
-    Times in ns are UTC or on the clock of the run if known, otherwise on the clock of the profile.
+    Times are in ns. They are UTC or on the run's clock if known, otherwise on the profile's clock.
 
     Attributes:
         path: Path of the profile.
@@ -85,7 +85,7 @@ class RecordedDevice:
     def waits_long_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
         """Return whether the longest communication kernel waited for another recording to start.
 
-        All of this must hold:
+        All of the following must hold:
 
         - The kernel is longer than ``long_ns``.
         - The recording of this device started before ``begin_ns``.
@@ -107,7 +107,8 @@ class RecordedDevice:
     def may_be_waiting_for(self, awaited: RecordedDevice) -> bool:
         """Return whether this device may have waited for the recording of another device to start.
 
-        All ranks leave a collective at about the same time. Therefore, all of this must hold:
+        All ranks leave a collective at about the same time. Therefore, all of the following must
+        hold:
 
         - The first communication kernel of this device is a long wait.
         - The other device ran communication. It was recorded for less than half of that time before
@@ -160,7 +161,7 @@ def find_recorded_devices(
 
 
 def _mask_communication(activities: Activities, kinds: Kinds) -> Bools:
-    """Return a mask of the activities that are communication kernels, judging by their names."""
+    """Return a mask of the activities that are communication kernels according to their names."""
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
     by_name = match_any(activities.names, kinds.communication)
@@ -326,11 +327,11 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
 
 
 def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
-    """Return a limitation that reports waits that may only be due to a late recording, if any.
+    """Return a limitation on waits that may only be due to a late recording, or () if none.
 
-    A wait is unclear if it is a long wait in the first collective of a device, and if there is no
-    common clock to show when other recordings began; see
-    :meth:`RecordedDevice.may_be_waiting_for`. The result contains at most one limitation.
+    A wait is unclear if it is a long wait in the first collective of a device, and if no common
+    clock shows when other recordings began; see :meth:`RecordedDevice.may_be_waiting_for`. The
+    result contains at most one limitation.
 
     Args:
         devices: Devices of all profiles.

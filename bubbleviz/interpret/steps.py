@@ -1,13 +1,13 @@
 """Steps: the ranges that mark the iterations of a process, with or without pipeline parallelism.
 
-The first of these sources that exists is used:
+The first available source in this list is used:
 
 1. Ranges that match the user's pattern.
 2. Ranges whose names a convention recognizes as iterations (``ProfilerStep#3``, ``iter_0_7``,
    ``train#step_num=3#``).
 3. Ranges whose names differ only in an increasing number (``step 7``), if the ranges do not overlap
    and cover at least half of the device's time.
-4. Ranges with the same name that do not overlap and cover at least four fifths of that time.
+4. Ranges with the same name that do not overlap and cover at least 80 % of that time.
 
 Ranges of one thread with similar names are a family. If several families cover about the same time,
 the family with the most ranges is used. This selects iterations rather than epochs.
@@ -83,7 +83,7 @@ class Steps(Table):
 def find_pattern(text: str) -> re.Pattern[str]:
     """Compile the argument of ``--step``, a range name or a regular expression.
 
-    The result matches the text itself, and everything that the text matches if it is read as a
+    The result matches the text itself, and everything that the text matches when interpreted as a
     regular expression.
 
     Raises:
@@ -119,7 +119,8 @@ def find_steps(
         start_ns: Start of the first work on the process's device.
         end_ns: End of the last work on the process's device.
         lookup: List of activities, which classifies range names.
-        pattern: The user's pattern for step names, or None. If given, nothing else is used.
+        pattern: The user's pattern for step names, or None. If a pattern is given, no other source
+            is used.
     """
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
@@ -209,12 +210,12 @@ def _measure_share(ranges: Ranges, span_ns: tuple[int, int]) -> float:
 def _parse_families(
     names: Sequence[str], lookup: ActivityList, *, has_numbers: bool
 ) -> tuple[Ints, Ints]:
-    """Return the family of each name, and the last number in the name.
+    """Return each name's family, and the last number in the name.
 
     - With ``has_numbers``, names that differ only in their digits are one family, and names without
       a number have no family. Without ``has_numbers``, only equal names are one family.
     - Names of ranges that a framework opens, for example for a PyTorch operator, have no family,
-      unless a built-in convention says that they mark iterations.
+      unless they mark iterations according to a built-in convention.
 
     Args:
         names: Bare range names.

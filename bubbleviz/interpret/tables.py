@@ -1,7 +1,7 @@
 """Recordings of operation tables: files that list operations instead of kernels and ranges.
 
-Values that the rows of a table leave out (iteration, microbatch, chunk) are derived from the order
-of the rows, in the same way as for a profile.
+Values that are missing from the rows of a table (iteration, microbatch, chunk) are derived from the
+order of the rows, in the same way as for a profile.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations
 
 
 def _count_iterations(table: OperationTable, operations: Operations) -> tuple[Ints, Bools]:
-    """Number the iterations of each rank from 0.
+    """Number each rank's iterations, starting at 0.
 
     If the table names iterations, the names are used. Otherwise, the iterations are found by the
     repetition of forwards; see :mod:`bubbleviz.interpret.iterations`.
@@ -324,7 +324,7 @@ def _count_iterations(table: OperationTable, operations: Operations) -> tuple[In
 
 
 def _number_iterations(rank: Ints, name: Ints) -> Ints:
-    """Number the named iterations of each rank from 0, in the order of their first operations.
+    """Number each rank's named iterations, starting at 0, in the order of their first operations.
 
     Args:
         rank: Rank of each operation, sorted by (rank, host start).
@@ -363,8 +363,8 @@ def _find_virtual_stages(
 def _number_chunks(rank: Ints, stage: Ints) -> Ints:
     """Return the chunk of each operation, which is the index of its virtual stage on its rank.
 
-    The distinct virtual stages of each rank are numbered from 0 in ascending order. Operations
-    without a virtual stage, such as most optimizer steps, get chunk 0.
+    The distinct virtual stages of each rank are numbered in ascending order, starting at 0.
+    Operations without a virtual stage, such as most optimizer steps, get chunk 0.
 
     Args:
         rank: Rank of each operation.
@@ -658,14 +658,13 @@ def _convert_cell_collectives(
 def _normalize_kind(text: str) -> str:
     """Return NCCL's name for a collective, for example ``AllReduce`` for ``all-reduce``.
 
-    Case and all characters other than letters are ignored. A text that names no known collective is
-    returned unchanged.
+    Case and all characters other than letters are ignored. Unknown names are returned unchanged.
     """
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
 def _number_texts(texts: CodedTexts, normalize: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
-    """Normalize the texts of rows, and number the distinct results.
+    """Normalize the text of each row, and number the distinct results.
 
     Args:
         texts: Text of each row. Rows may have no text.
@@ -685,8 +684,8 @@ def _list_limitations(
 ) -> tuple[Limitation, ...]:
     """Return the limitations of a table of operations.
 
-    The first says what no table shows, such as gaps between kernels inside operations. The others
-    are the notes of the table, and problems found by
+    The first one lists what no table can show, such as gaps between kernels inside operations. The
+    rest are the notes of the table, and problems found by
     :func:`~bubbleviz.interpret.operation_limitations.check_operations` and
     :func:`~bubbleviz.interpret.operation_limitations.check_iteration_marks`.
 
@@ -750,7 +749,7 @@ def _select_clock(
     Args:
         recordings: The recording of one table.
         ranks: Indices of the ranks to select, in ascending order.
-        clock: Clock of these ranks, or None for the clock that all tables share.
+        clock: Clock of the selected ranks, or None for the clock that all tables share.
         is_first: Whether this is the first clock of the table. Only the first recording keeps the
             limitations of the table.
     """

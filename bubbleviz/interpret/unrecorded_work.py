@@ -1,4 +1,4 @@
-"""Launches whose kernels are not in the profile, and when these kernels may have run.
+"""Launches whose kernels are missing from the profile, and when those kernels may have run.
 
 An unrecorded kernel started after the previous kernels of its thread ended, and ended before the
 next kernel of its thread started. The device may have been busy in between::
@@ -32,8 +32,8 @@ from bubbleviz.model.operations import RankIntervals
 #: Ratios are marked as uncertain if at least this share of the graph launches, or of a device's
 #: span, is affected. The error of a ratio is then 1 % or more.
 _NOTICEABLE = 0.01
-#: Work from before the capture can delay only work that is launched early in the capture. This is
-#: the maximum time from the start of the capture to the launch, in ns and as a fraction of the
+#: Work from before the capture can delay only work that is launched early in the capture. The limit
+#: is the maximum time from the start of the capture to the launch, in ns and as a fraction of the
 #: time that the launched work waited. The larger limit applies.
 _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
 #: Minimum unexplained wait in ns. The first value applies to waits that take at least ``_LARGE`` of
@@ -42,7 +42,7 @@ _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
 #: A short wait (above ``_MIN_WAIT_NS``) is reported if it takes at least this share of the device's
 #: span.
 _LARGE = 0.1
-#: A wait is normal if it is at most this many times as long as the longest idle time before other
+#: A wait is normal if its length is at most this multiple of the longest idle time before other
 #: queued work.
 _USUAL = 2
 #: Substrings in the names of CUDA and HIP API calls that queue a host function on a stream.
@@ -57,9 +57,9 @@ class LostGraphs:
 
     Attributes:
         calls: Graph launches without any recorded work, although it should have been recorded.
-        n_launches: Number of all graph launches made by these processes.
+        n_launches: Total number of graph launches made by these processes.
         with_work: Graph launches with recorded work, sorted by row.
-        partial: Graph launches whose kernels were recorded only in part.
+        partial: Graph launches whose kernels were only partially recorded.
     """
 
     calls: model.Calls
@@ -80,7 +80,7 @@ class LostGraphs:
 
         Args:
             source: Source of the profile.
-            unknown: Intervals in which ranks may have run the kernels of these launches.
+            unknown: Intervals in which ranks may have run the unrecorded kernels.
         """
         n_lost = len(self.lost)
         if n_lost == 0:
@@ -273,7 +273,7 @@ def _select_timed_kernels(
 def _mask_nearest_kernels(thread_of_kernel: Ints, thread: int) -> Bools:
     """Return a mask of the kernels that a thread launched.
 
-    If the thread launched none, the mask contains the kernels of all threads of its process.
+    If the thread launched no kernel, the mask contains the kernels of all threads in its process.
 
     Args:
         thread_of_kernel: Id of the thread that launched each kernel.
@@ -298,7 +298,7 @@ def locate_untimed(
     Args:
         notes: Limitations of any kind.
         calls: Launching calls of the work with invalid times.
-        unknown: Intervals in which ranks may have run this work.
+        unknown: Intervals in which ranks may have run the work with invalid times.
 
     Returns:
         One limitation for each of ``notes``, in the same order.
@@ -396,8 +396,9 @@ def find_times_before_first_work(
 ) -> RankIntervals:
     """Return the intervals in which ranks may have run work that was launched before the capture.
 
-    The first activity on a stream usually starts as soon as it is launched. If it waited instead,
-    work from before the capture must have delayed it, provided that all of this holds:
+    The first activity on a stream usually starts as soon as it is launched. If the activity waited
+    instead, it must have been delayed by work from before the capture, provided that all of the
+    following conditions hold:
 
     - The first activity was launched early in the capture; see :func:`_select_waiting_work`.
     - No recorded work explains the wait, and the wait is unusually long for the device; see
@@ -452,7 +453,7 @@ def _select_waiting_work(
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows to select from. The launches of these activities must be known.
+        rows: Rows to select from. The launches of the selected activities must be known.
         launched_ns: Launch time of each activity.
         capture_start_ns: Start of the capture.
     """
@@ -510,14 +511,14 @@ def _measure_longest_gap(
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
     """Return whether no recorded work explains why the first activity on a stream started late.
 
-    The wait is unexplained if all of this holds:
+    The wait is unexplained if all of the following conditions hold:
 
     - The activity did not wait for other recorded work: no activity on any device started earlier
       and ended within ``_MIN_WAIT_NS`` before or after the start.
     - The device idled for long in total during the wait; see :func:`_is_long_wait`.
     - Its longest idle interval during the wait exceeds ``_USUAL`` times ``usual_ns``.
 
-    Time before the first activity on the device does not count.
+    Time before the first activity on the device is ignored.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -547,8 +548,9 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
 def _is_long_wait(time_ns: int, idle_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
-    It must be longer than ``_MIN_WAIT_NS`` with a share of at least ``_LARGE``, or longer than
-    ``_LONG_WAIT_NS`` with a share of at least ``_NOTICEABLE``.
+    One of two conditions must hold. Either the wait exceeds ``_MIN_WAIT_NS`` and its share is at
+    least ``_LARGE``, or the wait exceeds ``_LONG_WAIT_NS`` and its share is at least
+    ``_NOTICEABLE``.
 
     Args:
         time_ns: Idle time during the wait, in ns.
@@ -560,7 +562,7 @@ def _is_long_wait(time_ns: int, idle_share: float) -> bool:
 
 
 def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
-    """Return the limitation that reports work from before the capture, or () if there was none.
+    """Return the limitation on work from before the capture, or () if there was no such work.
 
     Args:
         path: Path of the profile.

@@ -24,11 +24,10 @@ class Group:
     Attributes:
         name: Name of the group, or "" if unknown. Several groups may have the same name.
         ranks_text: The list of ranks as written in the profile, if that list is incomplete.
-            Otherwise "".
-        ranks: Global ranks of the members, in the order of the group. Empty if not all are known.
-        size: Number of members, or 0 if unknown.
-        description: Description of the group, such as ``default_pg``, or "" if unknown.
-        has_unique_name: Whether no group with other members has the same name.
+            x Global ranks of the members, in the order of the group. Empty if not all are known.
+        size: Number of members, or 0 if unknown. description: Description of the group, such as
+        ``default_pg``, or "" if unknown. has_unique_name: Whether no group with other members has
+        the same name.
     """
 
     name: str

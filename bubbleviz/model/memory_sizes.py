@@ -40,7 +40,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
         option: Command-line option that takes the text, used in messages.
 
     Raises:
-        UsageError: The text is not an amount of memory.
+        UsageError: The text is not a valid memory size.
     """
     form = _FORM.match(text)
     try:
@@ -90,7 +90,7 @@ def parse_bytes(text: str, option: str) -> float:
         option: Command-line option that takes the text, used in messages.
 
     Raises:
-        UsageError: The text is not an amount of memory, or has no unit.
+        UsageError: The text is not a valid memory size, or has no unit.
     """
     size = None
     with suppress(UsageError):

@@ -127,7 +127,7 @@ class CodedTexts(Table):
 
     Attributes:
         code: Index into ``texts`` for each row, or -1 for no string, shape (rows,).
-        texts: Distinct texts. Some strings may occur in no row.
+        texts: Distinct texts. Some strings may not occur in any row.
     """
 
     code: Ints
@@ -147,7 +147,7 @@ class CodedTexts(Table):
         return CodedTexts(scatter(len(rows), has_row, self.code[rows[has_row]]), self.texts)
 
     def drop_unused(self) -> CodedTexts:
-        """Return an equal column without the strings that occur in no row."""
+        """Return an equal column without the strings that do not occur in any row."""
         has_text = self.known
         used_codes, code = np.unique(self.code[has_text], return_inverse=True)
         renumbered = scatter(len(self), has_text, code.reshape(-1))

@@ -348,7 +348,7 @@ def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floa
 
     Args:
         cells: Precedences grouped by cell.
-        slack_ns: Time from the earlier to the later event of each precedence.
+        slack_ns: Time from the earlier to the later event of each precedence constraint.
         is_upper: Mask of the precedences that determine upper bounds. All other precedences
             determine lower bounds.
     """

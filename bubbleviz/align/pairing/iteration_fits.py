@@ -565,7 +565,7 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
 
 
 def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Floats:
-    """Create a matrix from its diagonals, as the inverse of :func:`_select_diagonals`.
+    """Build a matrix from its diagonals; the inverse of :func:`_select_diagonals`.
 
     All other cells of the matrix are NaN.
 

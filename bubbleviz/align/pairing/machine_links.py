@@ -300,8 +300,8 @@ def link_machines(
     Returns:
         offset_ns: Clock correction in ns of each linked machine, keyed by machine. The correction
             is 0 for the reference machine.
-        links: For every other machine that was compared with a linked machine, its link with the
-            largest margin. Links that were found after the machine was linked are ignored.
+        links: For each remaining machine that was compared with a linked machine, the link that has
+            the largest margin. Links that were found after the machine was linked are ignored.
     """
     offset_ns = {int(root): 0 for root in machine[neighbors[0][:1]]}
     best_links: dict[int, Link] = {}

@@ -101,8 +101,8 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
     """Return the ranks in ascending order, along with the most frequent order of each rank.
 
-    If several orders are equally frequent, the one with the largest number wins, so longer orders
-    are preferred. Ranks without an order are left out.
+    If several of a rank's orders are equally frequent, the one that was numbered last wins, which
+    is usually the longest. Ranks without an order are left out.
 
     Args:
         orders: Orders of all ranks, as returned by :func:`find_orders`.

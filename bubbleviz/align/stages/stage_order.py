@@ -153,8 +153,8 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
       of the largest size.
     - At least half of the stages, and at least two, have the largest size. Alternatively, the
-      largest stage has at least ``_MIN_LARGE`` ranks, and no stage lacks more than one in
-      ``_CLOSE_DIVISOR`` of the largest size.
+      largest stage has at least ``_MIN_LARGE`` ranks, and every stage is smaller than the largest
+      one by at most a fraction 1 / ``_CLOSE_DIVISOR``.
 
     Args:
         sizes: Number of ranks on each stage. If empty, the result is True.

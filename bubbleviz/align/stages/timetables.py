@@ -167,9 +167,11 @@ def _check_pairs(
 ) -> tuple[Bools, Bools]:
     """Check which rank pairs could pass all of their microbatches to each other.
 
-    In each iteration, a single offset between the clocks of the two ranks must satisfy the bounds
-    of all microbatches, within a tolerance. If both ranks are on one machine, the offset must be 0.
-    The bounds are described in :mod:`bubbleviz.align.stages.replicas`.
+    In each iteration, one offset between the clocks of the two ranks must fit all microbatches,
+    within a tolerance. With this offset, each microbatch enters the lower rank after it left the
+    upper rank, and returns to the upper rank after the lower rank is done with it. If both ranks
+    are on one machine, the offset must be 0. The bounds are described in
+    :mod:`bubbleviz.align.stages.replicas`.
 
     Args:
         table: Timetable of all ranks.

@@ -3,7 +3,7 @@
 ``bubbleviz[dask]`` installs the requirements. No other module imports this one. The scheduler and
 all workers need the same version of bubbleviz. If a worker dies or is silent for longer than its
 ``worker-ttl``, Dask gives its tasks to another worker. This module detects three failures that Dask
-does not report: a scheduler that no longer answers, files that no remaining worker can read, and
+does not report: a scheduler that stops responding, files that no remaining worker can read, and
 silent workers that delay the run. Silent workers are reported to the logger ``bubbleviz.dask``.
 """
 
@@ -71,7 +71,7 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
 
     Args:
         address: Address of the scheduler, or path of its scheduler file.
-        max_wait_s: Maximum time to wait for workers that no longer answer, in seconds.
+        max_wait_s: Maximum time to wait for unresponsive workers, in seconds.
 
     Raises:
         InputError: There is no scheduler or no worker, Dask is not installed, or a worker was
@@ -270,7 +270,7 @@ class DaskFleet(run_recordings.Fleet):
         self._bytes: dict[str, int] = {}
 
     def _describe_lost_scheduler(self, error: BaseException) -> InputError:
-        """Return an error that says that the connection to the scheduler was lost."""
+        """Return an error that reports that the connection to the scheduler was lost."""
         return InputError(
             f"--dask {self._address}: the scheduler stopped or no longer answers "
             f"({type(error).__name__}); start it and run again"
@@ -280,7 +280,7 @@ class DaskFleet(run_recordings.Fleet):
         """Return the scheduler's answer to a request.
 
         Raises:
-            InputError: The scheduler does not answer.
+            InputError: The scheduler does not respond.
         """
         try:
             return self._client.sync(request, callback_timeout=PATIENCE_S)
@@ -291,7 +291,7 @@ class DaskFleet(run_recordings.Fleet):
         """Return the sorted addresses of all workers, and report workers that are silent.
 
         Raises:
-            InputError: The scheduler does not answer, or a worker was silent for too long.
+            InputError: The scheduler does not respond, or a worker was silent for too long.
         """
         workers = self._ask_scheduler(self._client.scheduler.identity)["workers"]
         stamps = {worker: float(state["last_seen"]) for worker, state in workers.items()}
@@ -301,13 +301,13 @@ class DaskFleet(run_recordings.Fleet):
         return sorted(stamps)
 
     def _report_silent(self, silent: Sequence[str]) -> None:
-        """Report silent workers that delay the run, and give up after the maximum wait.
+        """Report silent workers that delay the run, and give up after the maximum wait time.
 
         Args:
             silent: Addresses of workers that no longer send heartbeats.
 
         Raises:
-            InputError: A worker was silent for too long, or the scheduler does not answer.
+            InputError: A worker was silent for too long, or the scheduler does not respond.
         """
         if not self._is_checking:
             # Workers without tasks or results do not delay the run.
@@ -332,10 +332,10 @@ class DaskFleet(run_recordings.Fleet):
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
-        """Return the result of a call that has no timeout, and check for silent workers meanwhile.
+        """Return the result of a call without a timeout, checking for silent workers meanwhile.
 
         Raises:
-            InputError: A worker was silent for too long, or the scheduler does not answer.
+            InputError: A worker was silent for too long, or the scheduler does not respond.
         """
         answer: Future[T] = Future()
 
@@ -356,7 +356,7 @@ class DaskFleet(run_recordings.Fleet):
         """Check that the scheduler and all workers have this version of bubbleviz.
 
         Raises:
-            InputError: There is no worker, or the scheduler or a worker does not answer.
+            InputError: There is no worker, or the scheduler or a worker does not respond.
             MismatchError: The scheduler or a worker has a different version of bubbleviz, or none.
         """
         run = partial(self._client.run, resolve_name, _VERSION, on_error="return")
@@ -385,12 +385,11 @@ class DaskFleet(run_recordings.Fleet):
         run.
 
         Args:
-            tasks: Tasks to run, numbered from 0. A task is taken from the iterable only when it is
-                submitted.
+            tasks: Tasks to run. A task is taken from the iterable only when it is submitted.
             max_pending: Maximum number of unfinished tasks, or None for no limit.
 
         Raises:
-            InputError: The scheduler or a worker does not answer.
+            InputError: The scheduler or a worker does not respond.
         """
         unsubmitted = enumerate(tasks)
         self._patience.record_result(time.monotonic())
@@ -456,7 +455,7 @@ class DaskFleet(run_recordings.Fleet):
             InputError: No host has a profile at one of the paths.
             MismatchError: Two hosts have different files at the same path.
         """
-        # Workers may have other working directories than this process.
+        # Workers may have different working directories from this process.
         absolute_paths = [_to_absolute(path) for path in paths]
         hosts = sorted({_parse_host(worker) for worker in self._list_workers()})
         answers = dict(

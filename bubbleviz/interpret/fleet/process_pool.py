@@ -46,8 +46,8 @@ def run_in_processes(
     """Call a function for each file in worker processes, and yield (file index, result or error).
 
     Results are yielded in order of completion. If a worker dies, its file is queued again for
-    another worker. If ``_MAX_DEATHS`` workers die on the same file, its result is an error. If no
-    worker can be started, this process calls the function itself.
+    another worker. If ``_MAX_DEATHS`` workers die while reading the same file, the result for that
+    file is an error. If no worker can be started, this process calls the function itself.
 
     Args:
         function: Function to call with a path. It also gets a keyword argument ``watch``, a

@@ -239,7 +239,7 @@ def record_all(
     Returns:
         recordings: One recording per profile, in the order of the files. A table with several
             clocks has several recordings.
-        limitations: One limitation for each file that cannot be read.
+        limitations: One limitation for each unreadable file.
 
     Raises:
         ProfileError: No file can be read. A strict fleet also raises this error if any file that

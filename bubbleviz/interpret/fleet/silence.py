@@ -1,4 +1,4 @@
-"""Detection of cluster workers that no longer answer.
+"""Detection of cluster workers that stop responding.
 
 If a worker is frozen or its machine is gone, the connection stays open and no call fails. The only
 symptom is that the heartbeats, which the scheduler expects every few seconds, stop.
@@ -27,8 +27,8 @@ class Heartbeats:
         """Store the newest heartbeat stamps of all workers, and drop the workers that have left.
 
         Args:
-            stamps: Time of each worker's last heartbeat, keyed by worker address. Any clock will
-                do. A worker without a stamp has left.
+            stamps: Time of each worker's last heartbeat, keyed by worker address. Any clock may be
+                used. A worker without a stamp has left.
             now_s: Current time on the clock of this process, in seconds.
         """
         for worker, stamp in stamps.items():
@@ -76,14 +76,14 @@ class Patience:
     def take_unreported(self, workers: Collection[str]) -> list[str]:
         """Return the workers that have not been reported as silent, and mark them as reported.
 
-        A worker that answers and then becomes silent again is reported again.
+        A worker that responds and then becomes silent again is reported again.
         """
         unreported = [worker for worker in workers if worker not in self._reported]
         self._reported.update(unreported)
         return unreported
 
     def is_over(self, workers: Collection[str], now_s: float) -> bool:
-        """Return whether the maximum wait is over.
+        """Return whether the maximum wait time has elapsed.
 
         The wait is over if one of the given workers has been silent for at least ``max_wait_s``,
         and if no result has arrived for at least as long.
