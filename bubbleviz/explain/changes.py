@@ -183,7 +183,7 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
     - ``no-stragglers``: every operation takes the lower median time of its kind.
     - ``balanced``: a phase takes equally long on all ranks (:func:`_balance_phases`).
     - ``even-microbatches``: every operation takes the mean time of its kind. This scenario is
-      yielded only if the lengths of microbatches vary by more than chance.
+      yielded only if microbatch lengths vary more than expected by chance.
 
     Operations without a microbatch number keep their measured times, except in ``balanced``.
     """
@@ -232,7 +232,7 @@ def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
 
 
 def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
-    """Return whether the microbatch lengths in the iteration vary by more than chance."""
+    """Return whether the microbatch lengths in the iteration vary more than expected by chance."""
     work, rows = graph.work, graph.operation_rows
     pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
     pipeline[work.rank] = work.replica

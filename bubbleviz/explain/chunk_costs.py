@@ -60,7 +60,7 @@ class ChunkCost:
             fitted coefficients.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
-        prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, else 0.
+        prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, otherwise 0.
     """
 
     stage: int
@@ -217,8 +217,8 @@ def _fit_cost(
     4. A curve with prefixes, if there are more than 4 chunks.
 
     A curve replaces the line if c exceeds 4 standard errors and the largest square term exceeds 1 %
-    of the longest time. The curve with prefixes must fit clearly better than an accepted curve
-    without prefixes: its residual sum of squares must be below 80 % of the other sum.
+    of the longest time. If a curve without prefixes was accepted, the curve with prefixes must fit
+    significantly better. Its residual sum of squares must be below 80 % of the other sum.
 
     Args:
         tokens: Number of tokens in each chunk. Must not be empty.

@@ -1,8 +1,8 @@
 """Split collectives into waiting for the last member and moving data.
 
 Data moves once the last member has entered. The last member waits least, so the duration of the
-shortest kernel is an upper bound on the time during which data moved. Every longer kernel first
-waits, and then moves data for this time. If the shortest kernel is too short to move data, the
+shortest kernel is an upper bound on the time for which data moved. Every longer kernel first waits,
+and then moves data for this time. If the shortest kernel is too short to have moved data, the
 longer kernels only waited. Only durations are compared, so no common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤

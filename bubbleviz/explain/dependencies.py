@@ -56,7 +56,7 @@ class Dependencies(Table):
             if the rows are operations.
         predecessor: Row that must have ended, because it produces an input of the successor. If
             several replicas could be the producer, it is the one that ended last before the
-            successor started. If none ended before, it is the one that ended first.
+            successor started. If none had ended by then, it is the one that ended first.
     """
 
     successor: Ints
@@ -125,7 +125,7 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
 
     A half is the forward or the backward part of an operation; an operation that contains both has
     two halves. A half can have two producers: the producer of its input and, if it is a backward,
-    its own forward. Inputs without a known producer are left out, as are inputs that the operation
+    its own forward. Inputs whose producer is unknown are left out, as are inputs that the operation
     produced itself.
 
     Args:
@@ -272,8 +272,8 @@ def _find_nearest(
     """Return the nearest producer of each consumer's input, or -1 if there is none.
 
     The nearest producer is the last one that ended at or before the start of the consumer. In the
-    figure, this is producer 2. If none had ended by then, it is the first producer to end after the
-    start::
+    figure, this is producer 2. If no producer had ended by then, it is the first producer to end
+    after the start::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘

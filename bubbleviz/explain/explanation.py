@@ -339,7 +339,7 @@ def _replay_typical(
     changes:
 
     - There is no typical iteration. The reason is ``unordered``.
-    - The iteration is too large. The reason says so.
+    - The iteration is too large. The reason states this.
     - Dependencies are unknown. The reason is ``unordered``.
     - The ranks share no clock. The reason is "".
 

@@ -32,8 +32,8 @@ class Bubbles(IdleIntervals, ArrowTable):
         iteration: Iteration whose window contains the interval.
         peer_operation: Row of the operation that the rank waits for, or -1 if there is none. The
             awaited operation is the producer of the next operation's input, or the transfer ahead
-            in the queue. In a collective, the awaited operation is the last operation that the last
-            member started before entering.
+            in the queue. In a collective, the awaited operation is the last one that the last
+            member started before it entered the collective.
         collective: Row in ``kinds`` of the collective that the rank is in, or -1 if it is not in a
             collective.
         host_call: If the host is the cause, the CUDA call that the launching thread was in, as an
@@ -219,8 +219,8 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
         pairs: Pairs of a bubble and a host activity.
 
     Returns:
-        One row of ``pairs`` per remaining bubble, sorted by bubble. It is the first call with the
-        name that was found.
+        One row of ``pairs`` per remaining bubble, sorted by bubble. The row is the first call with
+        that name.
     """
     calls = np.flatnonzero(pairs.is_call & (pairs.overlap_ns > 0))
     names = group_rows(pairs.bubble[calls], pairs.name_id[calls])

@@ -82,10 +82,10 @@ class Cause(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name of the cause in reports: the lower-case name of the member."""
+        """Name of the cause in reports: the member's name in lower case."""
         return self.name.lower()
 
 
-#: Causes that idle time keeps even before the first and after the last operation of a rank. All
+#: Causes that idle time keeps even before a rank's first operation and after its last one. All
 #: other idle time there becomes warm-up or drain, unless unrecorded work may have run.
 ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)

@@ -1,10 +1,10 @@
 """Sum the idle time of ranks by cause in each window.
 
 The times of all causes add up exactly to the idle time. Idle time before the first operation of a
-rank in an iteration counts as warm-up, and idle time after its last operation counts as drain. Some
-idle time keeps its own cause everywhere: profiler overhead, collectives that move data, and time
-during which unrecorded work may have run. Idle time between the first and the last operation always
-keeps its own cause::
+rank in an iteration counts as warm-up, and idle time after its last operation counts as drain.
+Three kinds of idle time keep their own cause everywhere: profiler overhead, collectives that are
+moving data, and time during which unrecorded work may have run. Idle time between the first and the
+last operation always keeps its own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """

@@ -12,9 +12,9 @@ request was pending::
                          ends     launched
 
 A later stage gets a chunk late if the previous stage got it late. So idle time propagates down the
-pipeline together with its cause. There are two other reasons why a later stage waits. The previous
-stage can take longer for the chunk than this stage (cause "stages"), or this chunk can take longer
-than the last one (cause "chunks").
+pipeline together with its cause. A later stage can wait for two other reasons. The previous stage
+may take longer for the chunk than this stage (cause "stages"). Or this chunk may take longer than
+the last one (cause "chunks").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bubbleviz.model.grouping import find_distinct, find_positions, lookup_value
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: Causes of idle time that may actually be a wait for a token or a request.
+#: Causes of idle time during which the rank may actually be waiting for a token or a request.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
@@ -51,8 +51,8 @@ def explain_forward_waits(
         operations: All operations of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations received from other ranks.
-        idle: Idle intervals of all ranks, sorted by (rank, start). All their causes are ones that
-            also occur in training runs.
+        idle: Idle intervals of all ranks, sorted by (rank, start). All of their causes also occur
+            in training runs.
 
     Returns:
         The idle intervals with their new causes, and the token waits as pairs of an operation and
@@ -94,9 +94,9 @@ class _Chunks:
 
 
 def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
-    """List the chunks of a pipeline, or return None if no forward has a known stage.
+    """List the chunks of a pipeline, or return None if the stage of every forward is unknown.
 
-    Only forwards that have GPU work and a known virtual stage are used. The last stage is the
+    Only forwards that ran GPU work and whose virtual stage is known are used. The last stage is the
     highest virtual stage among them. A chunk is identified by iteration, microbatch and sequence.
 
     Args:
@@ -125,10 +125,10 @@ def _explain_first_stage(
 ) -> tuple[IdleIntervals, Dependencies]:
     """Set the causes TOKEN and REQUESTS in the idle intervals of a rank on the first stage.
 
-    Only idle intervals that meet two conditions can be waits for a token or a request:
+    An idle interval can be a wait for a token or a request only if it meets two conditions:
 
-    - Their cause is HOST or OTHER.
-    - The operation after them has no known input from another rank.
+    - Its cause is HOST or OTHER.
+    - The operation after it has no known input from another rank.
 
     :func:`_find_tokens` and :func:`_divide_waits` find the part of each interval that is such a
     wait. The remaining time keeps its cause.
@@ -333,9 +333,10 @@ def _split_waits(
     Suppose that this rank has run F6, and waits for F7 from the previous stage. Then the wait
     follows from the times around it::
 
-        wait = idle before F7 there + F7 there - F6 here - idle before F6 here, except DEPENDENCY
+        wait = (idle before F7 there) + F7 there - F6 here - (idle before F6 here)
 
-    This sum is split into the contributions of the causes:
+    The last term leaves out idle time with the cause DEPENDENCY. The sum is split into the
+    contributions of the causes:
 
     - Each cause gets the idle time with this cause before F7 on the previous stage. The idle time
       with this cause before F6 on this rank is subtracted, except for DEPENDENCY.

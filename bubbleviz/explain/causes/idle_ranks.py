@@ -9,9 +9,9 @@ when the receive ends::
                          ready     launched front ended   received
 
 The time that remains after the receive is split at the launch of the operation itself. If the
-stages are unknown and no receive was recorded, it is unknown whether the input was ready. In a
-collective, the rank first waits for the last member to enter. After that, the collective is the
-cause. Time during which the profiler delayed the rank always has the cause PROFILER.
+stages are unknown and no receive was recorded, there is no way to tell when the input was ready. In
+a collective, the rank first waits for the last member to enter. From then on, the collective itself
+is the cause. Time during which the profiler delayed the rank is always attributed to PROFILER.
 
 The time axes of all ranks are packed into one timeline
 (:class:`~bubbleviz.model.intervals.Packing`), so that all ranks are processed in one pass::
@@ -115,7 +115,7 @@ def _pack_ranks(
 ) -> Packing:
     """Place the time axes of all ranks one after the other on one timeline.
 
-    The section of each rank covers all of its intervals in the tables.
+    Each rank's section covers all of its intervals in the tables.
     """
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
@@ -169,7 +169,9 @@ def _find_gaps(
 def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
-    """Yield the waits of the operation after each gap. Each wait begins when the previous one ends.
+    """Yield up to six waits for the operations after the gaps.
+
+    Each wait has one end time per gap, and begins when the previous wait ends:
 
     1. DEPENDENCY: until the input is ready. If the producer of the input is unknown, until the
        input is received.
@@ -306,17 +308,17 @@ _QUEUED_NS = 50_000
 def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
     """Find the transfer that delayed each operation's input because it was ahead in the queue.
 
-    The transfers of a stream run in the order in which they were posted. The transfer ahead waited
-    for its data or its peer, and blocked the queued transfer until it ended. The queued transfer is
-    the receive of the input, or its send on the rank of the producer::
+    The transfers of a stream run in the order in which they were posted. The transfer ahead was
+    waiting for its data or its peer, and blocked the queued transfer until it ended. The queued
+    transfer is the receive of the input, or its send on the rank of the producer::
 
         producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
         consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
                          ├────────── queued ───────────┤
 
-    A transfer ahead counts only if it ended after the data was ready. If the receive and the send
-    were both queued, the transfer ahead that ended later wins. If both end at the same time, the
-    transfer ahead of the receive wins.
+    A transfer ahead is considered only if it ended after the data was ready. If the receive and the
+    send were both queued, the transfer ahead that ended later wins. If both end at the same time,
+    the transfer ahead of the receive wins.
 
     Args:
         operations: Operations of all ranks.

@@ -1,4 +1,4 @@
-"""Find the steps in an inference run that have to wait for another step's token.
+"""Find the steps of an inference run that have to wait for another step's token.
 
 The number of chunks in flight is limited: a new chunk starts once the token of an earlier chunk has
 been returned. In the figure, F3 waits for the token of F0, and F4 waits for the token of F1. If one
@@ -88,8 +88,8 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
 def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
     """Return (first_rank, last_rank) for each rank that waited for tokens, in ascending order.
 
-    ``last_rank`` is the rank that produced tokens for ``first_rank``. If there are several, it is
-    the one with the highest index.
+    ``last_rank`` is the rank that produced tokens for ``first_rank``. If several ranks did, the
+    rank with the highest index is used.
     """
     first = operations.rank[tokens.successor]
     return [

@@ -1,4 +1,4 @@
-"""Effects: the factors by which compute operations take longer than their norms.
+"""Effects: the factors by which compute operations take longer than normal.
 
 Slow hardware affects all compute operations of a rank. An uneven partition affects all compute
 operations of a stage, a long sequence affects one microbatch on every stage, and a pause affects
@@ -344,7 +344,7 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 
     A host that launches slowly neither slows the hardware nor adds work to a stage, so gaps are not
     part of ``time_ns``. At most ``_MAX_USUAL_GAPS`` times the usual gap is subtracted. The usual
-    gap is the lower median of the same work on the rank.
+    gap is the lower median gap of the operations with the same kind and virtual stage on the rank.
 
     Args:
         work: Work table of all ranks.
@@ -374,10 +374,10 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 
 
 def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
-    """Return how many times longer each microbatch takes on every stage.
+    """Return, for each microbatch, how many times longer than usual it takes on all stages.
 
-    The factor is 1 for compute operations without a microbatch, and for microbatches on a single
-    stage.
+    The factor is 1 for operations that have no microbatch, and for microbatches that ran on a
+    single stage only. It is also 1 for the microbatches of a replica that is slow as a whole.
 
     Args:
         computes: The compute operations of the run.
@@ -452,7 +452,7 @@ def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Flo
 
     The shared factor is the median, over the parts, of the median ratio in each part. If the number
     of values is even, the median is the middle value that is nearer to 1, or 1 if it lies between
-    the two middle values. So a factor that only one of two parts has is not shared.
+    the two middle values. So a factor that affects only one of two parts is not shared.
 
     Args:
         groups: Groups of rows, for example the compute operations of each iteration.
@@ -559,7 +559,7 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
     """Determine whether each rank became slower during the run, gradually or in a jump.
 
-    Isolated outliers are replaced first. Then a line and a jump are fitted to the paces of each
+    Isolated outliers are first replaced. Then a line and a jump are fitted to the paces of each
     rank:
 
     - If the jump is significant and explains more variance than the line, the rank became slower in

@@ -242,7 +242,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
     The two faults have different remedies:
 
-    - A slow host is repaired, after which its work takes as long as on other stages.
+    - A slow host is repaired. Its work then takes as long as on other stages.
     - Work of a slow stage moves to other stages, so the total time stays the same. If the layers
       are known, whole layers move::
 
@@ -543,7 +543,7 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
 def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault for all iterations that are slow on all ranks, if there are any.
 
-    A steady trend, and a jump after which all ranks are slower, are divided out first, because
+    Steady trends, and jumps after which all ranks are slower, are divided out first, because
     :func:`find_drifts` reports them.
     """
     effects, work = evidence.effects, evidence.work
@@ -654,7 +654,7 @@ def _build_drift(
 ) -> Fault:
     """Build the fault of ranks that became slower.
 
-    Without the fault, the ranks stay as fast as they were at first.
+    Without the fault, the ranks stay as fast as they were at the start of the run.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -965,8 +965,9 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
     """Build the fault of late launches. Without the fault, the delayed rows start on time.
 
-    ``host`` describes what the host was doing during the longest delay. ``collective`` is set if
-    communication has more than half of the total delay.
+    ``host`` describes what the host was doing during the longest delay. If communication has more
+    than half of the total delay, ``collective`` is the phase of the row with the longest delay.
+    Otherwise it is "".
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -1003,11 +1004,11 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
 
     The gap fraction of a rank is its total gap time divided by the time of its compute operations.
 
-    1. The first fault has the ranks whose gap fraction exceeds the median of the other ranks by
+    1. The first fault covers the ranks whose gap fraction exceeds the median of the other ranks by
        more than 5 percentage points. Without this fault, their gaps shrink to that median.
-    2. The second fault has all ranks whose gap fraction is above 5 %. Without this fault, they have
-       no gaps, so the saving is an upper bound. The second fault is left out if all of its ranks
-       are in the first fault.
+    2. The second fault covers all ranks whose gap fraction is above 5 %. Without this fault, they
+       have no gaps, so the saving is an upper bound. The second fault is omitted if the first fault
+       already includes all of its ranks.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns

@@ -1,8 +1,9 @@
 """Findings: faults, and how much time each would save if it were removed, according to a replay.
 
 Savings do not add up. For example, if two ranks are equally slow, removing the fault of only one
-rank saves nothing. So each fault is removed alone, and then pairs of faults are removed together. A
-pair is a finding if it saves clearly more than the sum of its two faults.
+rank saves nothing. So each fault is removed on its own first, and then pairs of faults are removed
+together. A pair becomes a finding if it saves significantly more than its two faults do
+individually.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ _MAX_HIDDEN, _MIN_HIDDEN_GAIN = 0.01, 0.01
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
-#: Minimum length of a pause between two iterations, as a fraction of an iteration.
-#: Minimum length of the usual pause that counts; the framework's own step takes 1 to 5 %.
+#: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum length
+#: of a usual pause that is reported. The framework's own step takes 1 to 5 %.
 _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
 #: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08
@@ -108,7 +109,8 @@ class Finding:
     """Faults, and the time that iterations would save without them.
 
     Attributes:
-        faults: One fault, or several faults that save more together than alone.
+        faults: One fault, or several faults that save more when they are removed together than one
+            at a time.
         saving_ns: Mean saving over all iterations, in ns.
         length_ns: Mean length of the iterations in ns. If iterations overlap, this is the mean time
             from the start of one iteration to the start of the next, because that time is what gets
@@ -288,9 +290,11 @@ class _Baseline:
         return list(map(self._build_finding, scenarios, without_ns.T))
 
     def _build_finding(self, faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        """Build the finding for a set of faults from the iteration lengths without them.
+        """Build the finding for a set of faults from the replayed iteration lengths without them.
 
-        The saving of an iteration is noticeable if it is more than 0.1 % of the iteration.
+        The saving of an iteration is its replayed length minus its length without the faults. The
+        finding contains the mean saving over all iterations. A saving is noticeable if it is more
+        than 0.1 % of the iteration.
         """
         saved_ns = self.replayed_ns - without_ns[self.counts]
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
@@ -302,7 +306,7 @@ class _Baseline:
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding) -> Finding | None:
-        """Replace the replayed saving of a link that became slow by a measured saving.
+        """Replace the replayed saving of a link that became slow with a measured saving.
 
         The measured saving is ``(mean length since the change - mean length before it) * fraction
         of slow iterations``. The measured saving is more reliable than the replay, which cannot
@@ -338,8 +342,8 @@ def _estimate_length_error(length_ns: Ints) -> float:
     """Estimate how much the mean length of the iterations of another run would differ by chance.
 
     The standard deviation of the lengths is estimated as 1.4826 times their median absolute
-    deviation from their median, so that a few iterations that are long for another reason do not
-    count.
+    deviation from their median, so that a few iterations that are long for another reason have no
+    effect.
 
     Args:
         length_ns: Length of each iteration in ns.
@@ -388,7 +392,7 @@ def build_diagnosis(
 ) -> Diagnosis:
     """Find the reasons why the iterations of a run are long, and how much time each reason costs.
 
-    First each fault is removed alone. Then sets of faults are removed together
+    Each fault is first removed on its own. Then sets of faults are removed together
     (:func:`_find_sets_of_faults`). Findings that save less than 0.1 % of an iteration are left out.
     The first iteration is ignored if it is a warm-up.
 
@@ -447,7 +451,7 @@ def _sum_delays(scenarios: Scenarios, evidence: Evidence) -> Ints:
     """Return the delay in ns of each row with all faults, as it is replayed.
 
     Early starts are negative delays. A late launch that a launch step explains is not a delay. A
-    step that starts together with an operation has the delay of that operation.
+    step that starts at the same time as an operation has the same delay as that operation.
 
     Args:
         scenarios: The work of the run and its replay.
@@ -522,7 +526,7 @@ def _find_single_faults(
 def _find_sets_of_faults(
     single: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
 ) -> list[Finding]:
-    """Return the sets of faults that save more together than alone.
+    """Return the sets of faults that save more together than individually.
 
     Three kinds of sets are tried (:func:`_select_sets_with_gain` then selects from them):
 
@@ -572,7 +576,7 @@ def _can_be_combined(fault: Fault) -> bool:
 
 
 def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
-    """List the pairs of faults that may save more together than alone.
+    """List the pairs of faults that may save more together than individually.
 
     Two faults of the same kind ``link``, ``iteration``, ``launch`` or ``late-start`` are not
     paired, because one may contain the other.
@@ -605,12 +609,12 @@ def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
 
 
 def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
-    """Return the sets of faults that save clearly more than their parts.
+    """Return the sets of faults that save significantly more than their parts.
 
     A set must meet two conditions:
 
     - Its saving is more than 1.2 times the sum of the savings of its faults. If one of its faults
-      is hidden, that is, saves less than 1 % of an iteration alone, it is enough that the saving
+      is hidden (saves less than 1 % of an iteration on its own), it is enough that the saving
       exceeds this sum by more than 1 % of an iteration.
     - Its saving exceeds the saving of its best part by more than 2 % of an iteration. Parts are the
       individual faults in the set, and smaller sets of its faults that were already selected.
@@ -670,10 +674,10 @@ def _choose_length_measure(
 
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
-    If iterations overlap, what gets shorter without a fault is the period, and it cannot become
-    shorter than the longest span of any rank. The span of a rank is the time from its first to its
-    last compute operation or optimizer in the iteration. So the saving is limited to the time by
-    which the longest span gets shorter, plus the mean pause after it (period minus longest span).
+    If iterations overlap, removing a fault shortens the period. The period cannot become shorter
+    than the longest span of any rank. The span of a rank is the time from its first to its last
+    compute operation or optimizer in the iteration. So the saving is limited to the time by which
+    the longest span gets shorter, plus the mean pause after it (period minus longest span).
 
     Args:
         work: Work table of all ranks.
@@ -1047,7 +1051,7 @@ def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[
 
     The work consists of transfers and of collectives inside operations. In the replay, queued
     transfers no longer follow any other transfer. Nothing is yielded if no work is queued, or if
-    fewer iterations can be replayed without the fault.
+    removing the fault reduces the number of iterations that can be replayed.
     """
     work, order = scenarios.work, scenarios.order
     transfers = find_queued_transfers(work, order)[0]
@@ -1125,8 +1129,9 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
 
     - Profiler overhead delays the operation from the time at which its input is ready.
     - In training, a bubble with any other cause delays the operation from its own start.
-    - In inference, so does a bubble that starts after the input is ready. A bubble that starts
-      earlier does not delay the operation, because a delay on an earlier rank may have caused it.
+    - In inference, a bubble that starts after the input is ready also delays the operation from its
+      own start. A bubble that starts earlier does not delay the operation, because a delay on an
+      earlier rank may have caused it.
 
     If a bubble does not delay the operation, the end of the bubble is returned.
 

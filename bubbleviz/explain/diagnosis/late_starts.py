@@ -36,7 +36,7 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     All delays are 0 in the following cases, in which ranks do not wait for each other or cannot be
     compared:
 
-    - A rank begins an iteration clearly before all ranks have ended the previous one
+    - A rank begins an iteration well before all ranks have ended the previous one
       (:func:`_wait_for_each_other`).
     - There is only one iteration.
     - The ranks are on several hosts, whose clocks differ.

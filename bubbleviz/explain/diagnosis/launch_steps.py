@@ -8,8 +8,8 @@ as work of its own, a *launch step*, which has to end before the operation start
     GPU     ├─ F0 ─┤         ├─ F1 ─┤          ├─ F2 ─┤
 
 It is not recorded what a host does before it launches an operation, but the launch times reveal it.
-They are measured from four times, and the one from which the launches of a rank are most regular is
-what its host follows:
+They are measured relative to four reference times. The host is assumed to follow the one relative
+to which the rank's launches are most regular:
 
 - ``INPUT``: the end of the operation's last predecessor, for example the transfer of its input. The
   host is not the bottleneck: it waits until everything is ready. The replay needs no launch step.
@@ -198,7 +198,7 @@ def append_launch_steps(
 
 
 def _build_step_work(work: Work, steps: LaunchSteps) -> Work:
-    """Return one row of work per launch step. Its kinds are those of ``work``, and launch steps."""
+    """Return one row of work per launch step. Its kinds also include the launch step."""
     return replace(
         work.take(steps.operation),
         kind=np.full(len(steps), len(work.kinds), np.int64),
@@ -243,9 +243,9 @@ def _choose_references(launches: _Launches) -> Ints:
     """Choose the time that the launches of each rank follow (:class:`Follows`).
 
     The deviation of a rank is the mean absolute deviation of its launch steps from the median of
-    their group. A time replaces one that stands before it in :class:`Follows` if its deviation is
-    less than half as large. The result is ``INPUT`` if there are fewer than 6 launches, or if the
-    deviation exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
+    their group. A time replaces an earlier one in :class:`Follows` if its deviation is less than
+    half as large. The result is ``INPUT`` if there are fewer than 6 launches, or if the deviation
+    exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
 
     Returns:
         One value per group of ``launches.ranks``.
@@ -270,8 +270,9 @@ def _choose_references(launches: _Launches) -> Ints:
 def _mask_early_ranks(launches: _Launches) -> Bools:
     """Return a mask of the ranks whose launches do not wait for their inputs.
 
-    Most of their launches come more than 20 us before ``INPUT``. The time between the two is
-    irregular: the median of its deviations is more than 10 % of its mean, and more than 20 us.
+    Most of their launches come more than 20 us before ``INPUT``. In addition, the time from launch
+    to ``INPUT`` must be irregular: the median of its deviations is more than 10 % of its mean, and
+    more than 20 us.
 
     Returns:
         One value per group of ``launches.ranks``.
@@ -290,7 +291,8 @@ def _compute_steps(launches: _Launches, follows: Follows) -> tuple[Floats, Float
     """Compute the launch steps, if the launches follow a certain time.
 
     Returns:
-        step_ns: Launch step of each launch in ns. A step is negative if the launch came before.
+        step_ns: Launch step of each launch in ns. A step is negative if the launch came before the
+            time that it follows.
         median_ns: Median of the launch steps in the same group of ``launches.kinds``.
     """
     step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Find links between stages that become slow during a run, and determine when they do.
+"""Find links between stages that become slow during a run, and when they become slow.
 
 The slack of a message is the time from the end of its producer to the start of its consumer. The
 slack contains the transfer, and the time during which the consumer's rank was still busy. In each

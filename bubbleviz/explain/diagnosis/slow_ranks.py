@@ -135,7 +135,8 @@ def explain_slow_ranks(
         slow_group = _make_slow_group(effects, candidates[best], factors[best])
         name = slow_group.name
         if name in selected:
-            # Work of another kind became visibly slow only after the first factor was divided out.
+            # Another kind of work turned out to be slow only after the first factor had been
+            # divided out.
             slow_group = replace(slow_group, factor=slow_group.factor * selected[name].factor)
         selected[name] = slow_group
     return (*selected.values(), *_list_single_ranks(effects, cell_ns)), cell_ns
