@@ -89,9 +89,9 @@ def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
 
 
 def _make_archive(texts: Mapping[str, str]) -> bytes:
-    """Return a ZIP file with the given texts, keyed by file name.
+    """Return a ZIP file that contains the given texts, which are keyed by file name.
 
-    All files have the same timestamp, so equal texts give equal bytes.
+    All files have the same timestamp, so the same texts always give the same bytes.
     """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -59,7 +59,7 @@ def inspect(
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # Matching every name against each convention takes time. If the sampled names follow
+        # Matching every name against every convention takes time. If the sampled names follow
         # certain conventions, the other conventions are only used to match iteration names. Names
         # that the drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)

@@ -50,10 +50,10 @@ class Choice:
         peaks: For each stage, the maximum number of microbatches whose activations (kept from F to
             W) it stores at once. Empty if unknown.
         replicas: Number of model replicas.
-        speedup: Fraction of the measured window that the choice saves (negative if it is slower),
-            or None if there is no measured window.
+        speedup: Fraction of the measured window that the choice saves, or None if there is no
+            measured window. Negative if the choice is slower.
         fits: Whether the choice has one replica and fits in memory. It fits if it needs no more
-            than the memory limit or, without a limit, no more than the memory of the order that
+            than the memory limit. Without a limit, it must need no more memory than the order that
             ran. None if memory is not compared.
         peak_bytes: Predicted peak memory in bytes on the device that needs the most, or None if the
             memory use of the run is unknown.
@@ -103,7 +103,7 @@ class Choice:
         return self.makespan_ns * self.stages / self.microbatches
 
 
-#: Maximum size, in operations, of a schedule that is compared with the order that ran.
+#: Maximum number of operations in a schedule that is compared with the order that ran.
 _MAX_OPERATIONS = 100_000
 #: Tolerance for rounding errors when memory is compared, in microbatches.
 _SAME_MEMORY = 1e-9
@@ -237,9 +237,10 @@ class DeviceMemory:
 def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     """Add the peak memory in bytes to a choice, and whether the choice fits in the memory limit.
 
-    The order that ran is given the measured peak. For any other choice, a device needs ``resident +
-    peak * microbatch`` bytes, and the largest value over all devices is used. A choice with several
-    replicas never fits within a limit. Without a limit, ``fits`` keeps its value.
+    The order that ran is given the measured peak. For any other choice, each device needs
+    ``resident + peak * microbatch`` bytes, and the largest of these values is the peak memory. A
+    choice with several replicas never fits within a limit. Without a limit, ``fits`` keeps its
+    value.
 
     Args:
         choice: A schedule, or the order that ran.

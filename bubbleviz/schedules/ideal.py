@@ -57,7 +57,7 @@ class Ideal:
         memory: Activation memory of a microbatch, and the memory limit for the search if the plan
             was searched for.
         peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
-        restrictions: Reasons why measured times may not be the times of a complete pipeline.
+        restrictions: Reasons why the measured times may not cover a complete pipeline.
         carried_ms: Makespan including sends and receives, or None if they were not simulated.
     """
 
@@ -310,10 +310,11 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
-    """Replace the transfer times in a workload by the times measured between the same two devices.
+    """Replace a workload's transfer times with the times measured between the same two devices.
 
     If the measured run has no transfer between two devices, the transfer time between them is left
-    unchanged. If the run has several, between different virtual stages, the last one is used.
+    unchanged. If the run has several transfers between them (for different virtual stages), the
+    last one is used.
 
     Args:
         workload: The workload to change.

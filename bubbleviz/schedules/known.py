@@ -1,8 +1,8 @@
 """Pipeline schedules from papers and frameworks, as functions that build plans.
 
-Add a new schedule to ``SCHEDULES``. A closed formula that defines no order of operations belongs in
-``FORMULAS``. If a schedule has no fixed order, :mod:`bubbleviz.schedules.search` searches for an
-order.
+Add a new schedule to ``SCHEDULES``. A closed formula that does not define an order of operations
+belongs in ``FORMULAS``. If a schedule has no fixed order, :mod:`bubbleviz.schedules.search`
+searches for an order.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _make_order(
 
     Args:
         forwards: Forwards of the device, in order.
-        backwards: Backwards of the device, in order. There are as many as forwards.
+        backwards: Backwards of the device, in order. There is one for each forward.
         weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
         lag: Number of other Bs between a B and its W. The remaining Ws follow the last B.

@@ -28,9 +28,9 @@ class StageTimes:
     backward takes ``backward_ms + weight_ms``.
 
     Attributes:
-        forward_ms: T_F.
-        backward_ms: T_B, the backward for the input.
-        weight_ms: T_W, the backward for the weights.
+        forward_ms: T_F, the time of the forward pass.
+        backward_ms: T_B, the time of the backward pass that computes the input gradient.
+        weight_ms: T_W, the time of the backward pass that computes the weight gradients.
         transfer_ms: T_comm, the latency of every transfer between two devices.
         measured: Measured times of the virtual stages, used for plans that have the same placement
             as the run. None if the times were not measured.
@@ -50,9 +50,9 @@ def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
     If T_F, T_B and T_W each have a single value or one value per stage, the times are returned
-    unchanged. Otherwise, several values are replaced by one value for all stages, which is their
-    sum divided by the new number of stages, so that the total time stays the same. In that case,
-    the times of measured virtual stages and the microbatch lengths are dropped.
+    unchanged. Otherwise, several values are replaced with one value for all stages: their sum
+    divided by the new number of stages. The total time stays the same. In that case, the times of
+    measured virtual stages and the microbatch lengths are dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):
@@ -216,11 +216,12 @@ def build_workload(
 
     - An operation takes its mean time in the slowest pipeline of the typical iteration. A slow rank
       is slow in any order, so a simulation of the run's own order takes as long as the run.
-    - The usual gap before operations that wait for nothing is added to each operation. Such gaps
-      are caused by the host and by kernel launches.
+    - The usual gap before an operation that does not have to wait is added to each operation. Such
+      gaps are caused by the host and by kernel launches.
     - Recomputation is added to the backward that requires it.
     - A transfer takes the median time of its edge and direction. If this time is unknown, the
-      transfer takes the median of the other direction, else ``transfer_ns``, else 0.
+      median of the other direction is used. If that is unknown too, ``transfer_ns`` is used, or 0
+      if it is None.
     - On a stage with v chunks, each microbatch takes 1/v of a unit of memory in each chunk, from F
       to the end of W.
 
@@ -288,9 +289,9 @@ def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], 
     if that mean is unknown.
 
     The gap of a phase is the lower median over all virtual stages. A single virtual stage may have
-    only a few gaps, and other transfers cause some of them. A phase in which all gaps are unknown
-    gets the lower median of all gaps, or 0 if no gap is known. Phases that are not work, for
-    example transfers, get no gap.
+    only a few gaps, and some of them may be caused by transfers. A phase in which all gaps are
+    unknown gets the lower median of all gaps, or 0 if no gap is known. Phases that are not work,
+    for example transfers, get no gap.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
     all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]

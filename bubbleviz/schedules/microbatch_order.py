@@ -26,7 +26,7 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     The local search starts from the best of four orders (see :func:`_list_starting_orders`). Each
     round makes ``_N_TRIED_ORDERS`` copies of the best order, and swaps one random pair of
     microbatches in each copy. The fastest copy becomes the best order if its makespan is shorter.
-    The plan itself does not change; only the microbatches trade places.
+    The plan itself does not change. Only the microbatches trade places.
 
     The random number generator has a fixed seed. The search ends after ``_PATIENCE`` consecutive
     rounds without a shorter makespan. The total number of rounds is at most

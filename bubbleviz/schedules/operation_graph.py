@@ -142,7 +142,7 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
 
 
 def _get_group(plan: Plan, order: Order, index: int) -> Order:
-    """Return the operation at ``index``, along with the next operation if both run together."""
+    """Return the operation at ``index``, along with the next operation if the two run together."""
     is_pair = bool(plan.together) and order[index] in plan.together
     return order[index : index + 1 + is_pair]
 

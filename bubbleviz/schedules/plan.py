@@ -163,7 +163,7 @@ class Schedule:
 
     @property
     def has_one_order(self) -> bool:
-        """Whether the order is independent of operation times if there is no memory limit."""
+        """Whether the order does not depend on operation times if there is no memory limit."""
         return self.searched is None or self.searched.limit is None
 
 
@@ -189,8 +189,8 @@ class OperationTimes:
         stage: The rank's stage, or -1 if unknown.
         chunk: Model chunk, or -1 if there are no chunks.
         virtual_stage: Position of the model chunk in the model, or -1 if unknown.
-        gap_ns: Median time between the previous operation and an operation that waited for nothing,
-            or None if unknown.
+        gap_ns: Median time between the previous operation and an operation that did not have to
+            wait, or None if unknown.
         pipeline_ns: Mean busy time in the slowest pipeline of the typical iteration, or None if
             unknown.
         mean_ns: Mean busy time, or 0 if unknown.

@@ -1,4 +1,4 @@
-"""Memory of a plan: the peak activation memory of each device, and whether it is within a limit."""
+"""Peak activation memory of each device in a plan, and whether it is within a limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compute_peak_memory(
 
 
 def is_within(peak: float, limit: float) -> bool:
-    """Return whether a peak is within a limit in the same unit, up to rounding errors."""
+    """Return whether a peak is within a limit, up to rounding errors. Both have the same unit."""
     return peak <= limit * (1 + ROUNDING)
 
 

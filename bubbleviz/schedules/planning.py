@@ -26,8 +26,7 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     """Return the plans of all schedules that have a fixed order and a workload's placement.
 
     - The plans are sorted by name.
-    - Of several plans whose orders differ only in how microbatches are numbered, only one is
-      returned.
+    - If several plans differ only in how microbatches are numbered, only one of them is returned.
     - With one chunk per device, an interleaved schedule can have the same order as another
       schedule. The plan then has the name of the other schedule.
     - Operations that a schedule would overlap run one after the other instead.
@@ -113,7 +112,7 @@ class BestPlan:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the best order reaches the lower bound, in which case no order is shorter."""
+        """Whether the best order reaches the lower bound, which means that no order is shorter."""
         return self.length_ns(self.best) <= self.lower_bound_ns
 
     @property
@@ -206,8 +205,8 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
     """Return which searches to run: True for orders with fused backwards, False for split ones.
 
     There are up to two searches. The search for fused orders comes first. It is skipped if orders
-    may split the backward and B and W together are as short as the fused backward on every virtual
-    stage.
+    may split the backward, and on every virtual stage B and W together take no longer than the
+    fused backward.
 
     Args:
         workload: Times of the virtual stages.

@@ -1,7 +1,7 @@
 """Simulation of a plan: when operations run, and how much memory each device needs.
 
 An input from another device arrives one transfer time after the operation that produced it has
-ended. The transfer does not keep a device busy.
+ended. The transfer does not occupy any device.
 """
 
 from __future__ import annotations

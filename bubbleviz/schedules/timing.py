@@ -37,10 +37,10 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: The smallest time, earlier than all others.
+#: The smallest time, earlier than any other time.
 NEVER = np.iinfo(np.int64).min
 
-#: Target number of end times (rows x scenarios) in a batch. They take 4 MB. Maximum number of end
+#: Target number of end times (rows x scenarios) in a batch, which take 4 MB. Maximum number of end
 #: times if a batch is enlarged to fill cache lines. Number of end times in a cache line.
 _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
@@ -152,7 +152,7 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
         predecessor: For each edge, the row that the follower waits for.
         meeting: For each row, the number of its meeting, which all members share, or -1 if the row
             meets no other row.
-        group: The group of each row. If a dependency cycle makes it impossible to order a row, all
+        group: The group of each row. If a row cannot be ordered because of a dependency cycle, all
             rows in its group are left out. Rows of other groups do not wait for rows that are left
             out.
     """

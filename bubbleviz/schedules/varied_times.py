@@ -1,4 +1,4 @@
-"""Makespans of a plan with varying operation times, computed for many random draws at once.
+"""Makespans of a plan whose operation times vary, computed for many random draws at once.
 
 Operation times vary, and a device always waits for the last of its inputs. A simulation with mean
 times therefore ends too early. This module replays a plan with random times that have the measured

@@ -26,10 +26,10 @@ class Workload:
     Attributes:
         placement: Device index of each virtual stage.
         microbatches: Number of microbatches, m.
-        forward_ns: Time of a forward, T_F.
-        backward_ns: Time of the backward for the input, T_B.
-        weight_ns: Time of the backward for the weights, T_W.
-        fused_ns: Time of the whole backward as a single operation.
+        forward_ns: Duration of the forward pass, T_F.
+        backward_ns: Duration of the backward pass that computes the input gradient, T_B.
+        weight_ns: Duration of the backward pass that computes the weight gradients, T_W.
+        fused_ns: Duration of the whole backward pass as a single operation.
         down_ns: Time from the end of F to the arrival of its result at the next virtual stage. It
             is 0 if that stage is on the same device, and for the last virtual stage.
         up_ns: Time from the end of B to the arrival of its result at the previous virtual stage. It
@@ -39,8 +39,8 @@ class Workload:
         limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
             there is no limit.
         split: Whether B and W were measured separately. If not, B and W are each assumed to take
-            half of the whole backward, and W can be moved only once the framework can split the
-            backward.
+            half of the whole backward, and W can be moved only if the framework is changed to split
+            the backward pass.
         lengths: Each microbatch's time divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """
@@ -96,13 +96,13 @@ def build_device_workload(
     Args:
         placement: Device index of each virtual stage.
         microbatches: Number of microbatches, m.
-        times_ns: Times of F, of B and of W. Each of the three sequences contains the time of one
-            chunk on each device.
+        times_ns: Three sequences, for F, B and W. Each sequence contains the time of one chunk on
+            each device.
         transfer_ns: Time of a transfer between virtual stages on different devices.
         memory: Activation memory of one microbatch on a whole stage, divided equally among its
             chunks. If None, a microbatch takes up 1 unit until the end of W, and there is no limit.
-        replicas: Number of pipelines. A stage takes the same time in every pipeline, even if it is
-            on different devices.
+        replicas: Number of pipelines. A stage takes equally long in every pipeline, even on
+            different devices.
     """
     length, memory = len(placement) // replicas, memory or Memory()
     chunks = length // (max(placement) + 1)
@@ -129,7 +129,7 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
     """Check that the sum of all times is small enough to simulate.
 
     Args:
-        times_ns: Times of one microbatch, as one sequence per kind of operation, with one time per
+        times_ns: Times of one microbatch: one sequence per kind of operation, with one entry per
             virtual stage or layer.
         repeats: The sum of all times is multiplied by this factor.
 

@@ -11,8 +11,8 @@ from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 
-#: Kinds of limitations that only a new recording or export removes.
-#: Until the profile is recorded or exported again, the causes of idle time are unknown.
+#: Kinds of limitations that can be removed only by a new recording or export. Until the profile is
+#: recorded or exported again, the causes of idle time are unknown.
 _DAMAGED = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
@@ -24,7 +24,8 @@ _DAMAGED = frozenset(
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters to show of an activity name.
 _NAME = 40
-#: Minimum share of the time for an activity, exposed communication or copies to be mentioned.
+#: An activity, exposed communication or copies are mentioned if they take at least this share of
+#: the time.
 SHARE = 0.1
 #: Advice for devices that are busy but do not compute.
 _WAITING = (
@@ -102,7 +103,7 @@ def make_title(
 
 
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
-    """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
+    """Return sentences of advice (at least one), sorted by the time they concern, longest first.
 
     Idle time, exposed communication and exposed copies each get a sentence if they are long enough.
     If all of them are too short, a single sentence says that there is little to gain.
@@ -207,7 +208,7 @@ def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
 def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
     """Return a sentence on what to do about the activity that accounts for the most idle time.
 
-    If no activity takes at least 10 % of the idle time, the sentence says so.
+    If no activity takes at least 10 % of the idle time, the sentence states this.
     """
     main = _find_main_activity(measurement)
     if main is None:

@@ -80,9 +80,9 @@ def idle(
 ) -> IdleReport:
     """Measure how long devices were busy and idle, and attribute the idle time to host activities.
 
-    A device may seem to wait only because another device's recording had not begun. If so, the time
-    before that recording began is left out of all profiles that share a clock, and a limitation
-    says so. If ``window`` is given, no time inside the window is left out.
+    A device may seem to wait only because the recording of another device had not begun. In this
+    case, the time before that recording began is left out of all profiles that share a clock. The
+    report lists this as a limitation. If ``window`` is given, no time inside it is left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
@@ -260,7 +260,7 @@ def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 
 
 def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitation]:
-    """Yield limitations about kernels that wait for each other but count as compute.
+    """Yield limitations about kernels that wait for each other but are counted as compute.
 
     Profiles that record UTC are checked together. A profile without UTC shares no clock with other
     profiles, so it is checked separately.

@@ -1,4 +1,4 @@
-"""Attribution of idle time: what the host did during every nanosecond in which a device was idle.
+"""Attribution of idle time: what the host was doing while a device was idle.
 
 A gap is divided into pieces, and each piece gets one activity. The first rule that applies decides:
 
@@ -187,11 +187,12 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Fill in the missing activities of idle intervals from what the host threads did.
+    """Fill in the missing activities of idle intervals, based on what the host threads did.
 
-    At any given time, the event on the launching thread decides. If that thread has no event, the
-    first fallback thread that has one decides. If no thread has one, the activity is ``UNTRACED``.
-    Intervals are split where the deciding event changes.
+    At any given time, the event on the launching thread determines the activity. If that thread has
+    no event, the first fallback thread that has one is used. If no thread has an event, the
+    activity is ``UNTRACED``. Intervals are split where the event that determines the activity
+    changes.
 
     Args:
         idle: Idle time of a device.

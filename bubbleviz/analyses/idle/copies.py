@@ -42,7 +42,7 @@ class CopyTotal:
         target: Kind of memory that the copies write to.
         count: Number of copies.
         size: Number of bytes, or None if the size of any copy is unknown.
-        time_ns: Sum of the durations; concurrent copies count separately.
+        time_ns: Sum of the durations. Concurrent copies are counted separately.
     """
 
     direction: Direction
@@ -120,7 +120,8 @@ def sum_copies(
 def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
     """Add up the totals with the same direction and memory kinds, longest total first.
 
-    The size of a sum is None if any of its totals has no size. On ties, totals are sorted by label.
+    The size of a sum is None if the size of any of its totals is unknown. On ties, totals are
+    sorted by label.
     """
     sums: dict[tuple[Direction, Memory, Memory], CopyTotal] = {}
     for total in totals:

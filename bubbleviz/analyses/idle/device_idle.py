@@ -28,7 +28,8 @@ from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, get_pid
 from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
-#: Minimum fraction of a device's work with a known launch for measuring the launch queue.
+#: The launch queue is measured only if the launch of at least this fraction of the device's work is
+#: known.
 _MIN_LAUNCHED = 0.1
 #: Maximum fraction of a device's span, at its start or end, for which launches are unrecorded.
 #: Above this fraction, the launch queue is not measured.
@@ -45,7 +46,7 @@ def measure_device(
     """Measure everything that the report contains about one device.
 
     The idle time is attributed to activities and summed. Work, copies and waits are also summed.
-    The launch queue is only measured for devices that ran more than a single kernel or copy.
+    The launch queue is measured only for devices that ran more than one kernel or copy.
 
     Args:
         device: The device.
@@ -254,7 +255,7 @@ def _sum_work(
     """Return the count and total duration of each kernel name, and of copies, on a device.
 
     Durations are clipped to the device's span. The durations of concurrent work are added up. Names
-    without any work in the span are left out.
+    that have no work in the span are left out.
 
     Args:
         activities: All kernels in the profile, followed by all copies.
@@ -347,7 +348,7 @@ def _has_unrecorded_launches(
 def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) -> LaunchQueue:
     """Compute the depth of a launch queue from launch times and start times.
 
-    A kernel or copy is in the queue from its launch until it starts.
+    A kernel or copy is in the queue from its launch until its start.
 
     Args:
         launched_ns: Launch time of each kernel or copy.

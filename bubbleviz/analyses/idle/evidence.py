@@ -70,7 +70,7 @@ class Evidence:
         launched_ns: Launch time of each kernel or copy, which is undefined if the call is unknown.
         waiting: Waits by streams and hosts that the profile proves.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
-        limitations: Descriptions of what is missing from the profile and what the analysis left
+        limitations: Descriptions of what is missing from the profile, and of what the analysis left
             out.
         copies: Details of the copies, or None if the profile records none.
         recorded: For each device, when its recording started, and its first and its longest
@@ -327,7 +327,7 @@ def _find_threads(
 
 
 def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, ...]:
-    """Return a limitation saying that short calls were left out, or () if all calls were kept.
+    """Return the limitation that short calls were left out, or () if all calls were kept.
 
     Args:
         profile: The profile.

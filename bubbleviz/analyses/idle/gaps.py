@@ -1,4 +1,4 @@
-"""Device gaps: the times during which a device runs nothing, and the work before and after.
+"""Device gaps: the times during which a device runs nothing, and the work before and after them.
 
 ::
 
@@ -24,10 +24,9 @@ from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
 
-#: Maximum launch latency in ns, from the start of the launching call to the start of the work.
-#: On an idle device, the launch latency is 5 to 10 us.
-#: With a clock error of 1 us or a slow host, the measured latency is up to 20 us.
-#: Work that starts later than this after its launch is waiting for something else.
+#: Maximum launch latency in ns, from the start of the launching call to the start of the work. On
+#: an idle device, the launch latency is 5 to 10 us. With a clock error of 1 us or a slow host, the
+#: measured latency is up to 20 us. Work that starts even later was waiting for something else.
 LATENCY_NS = 20_000
 
 

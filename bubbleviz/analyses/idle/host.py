@@ -39,10 +39,10 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length in ns for calls and ranges to be used. Shorter calls and ranges are treated as
-#: part of the surrounding range.
+#: Minimum length in ns of the calls and ranges that are used. Shorter calls and ranges are treated
+#: as part of the surrounding range.
 GRAIN_NS = 1_000
-#: Approximate maximum number of calls in gaps; if there are more, the longest calls are kept.
+#: Approximate maximum number of calls in gaps. If there are more, only the longest calls are kept.
 _MAX_CALLS = 1 << 20
 #: Name given to ranges that XLA records on a device's thread.
 ON_DEVICE = "a module runs on the device"
@@ -327,9 +327,9 @@ def find_events_around(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut time segments at event boundaries, and find the event that best explains each piece.
 
-    This is the strongest event around the piece, that is, the one with the highest ``strength``.
-    If events are equally strong, the shortest one wins. If they are also equally long, the event
-    that starts last wins.
+    This event is the one with the highest ``strength`` among all events that contain the piece. If
+    events are equally strong, the shortest one wins. If they are also equally long, the event that
+    starts last wins.
 
     Args:
         host: Ranges and calls recorded on threads.

@@ -188,7 +188,7 @@ def _list_busy_times(
 def _list_gap_pieces(
     rank: RankIdle, shortest_ns: int, causes: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the start, the end and the activity id of each piece in the long gaps.
+    """Return the start, end and activity id of each piece in the long gaps.
 
     Args:
         rank: The device.
@@ -202,7 +202,7 @@ def _list_gap_pieces(
 
 
 def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, Ints]:
-    """Return the start, the end and the code of the device's span and of each step.
+    """Return the start, end and code of the device's span and of each step.
 
     The span comes first, with code -1. The code of a step is its index in ``steps``.
     """

@@ -20,7 +20,7 @@ from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import ProvedWait
 
-#: Display name of copies and memsets, which have no name in profiles.
+#: Display name for copies and memsets, which have no name in profiles.
 COPY_NAME = "copy or memset"
 
 
@@ -110,9 +110,9 @@ def _collect_stream_waits(
     waiting: Waiting,
     blocked: IdleIntervals,
 ) -> ProvedWaits:
-    """Collect the waits of a device's streams, one row each, clipped to the device's span.
+    """Collect the waits that delayed a kernel or copy of a device, clipped to the device's span.
 
-    Waits outside of the span are left out.
+    There is one row per wait. Waits outside the span are left out.
 
     Args:
         device: The device.
@@ -168,8 +168,8 @@ def _collect_host_waits(
 ) -> ProvedWaits:
     """Return the pieces of a device's idle time during which a host waited, one row each.
 
-    Pieces whose awaited work is unknown are left out. A call that waits during several gaps counts
-    as one wait.
+    Pieces whose awaited work is unknown are left out. A call that waits during several gaps is
+    counted as one wait.
     """
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
@@ -210,7 +210,7 @@ def _add_up_waits(
     sums = [intervals.group_sum(groups.of_row, len(groups), column).tolist() for column in columns]
 
     def describe_stream(row: int) -> str:
-        """Describe an activity's stream, naming the device if the activity ran on another one."""
+        """Describe an activity's stream, and name its device if that is another device."""
         text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
         if rank == device.rank:
             return text

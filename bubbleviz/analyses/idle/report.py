@@ -31,7 +31,7 @@ _RESTRICTING = frozenset(
 )
 #: Minimum share of the span at which idle time gets advice and unknown time is a restriction.
 MIN_IDLE_SHARE = 0.01
-#: Definitions of the terms in the report, which are also written to the JSON.
+#: Definitions of the terms in the report. They are also written to the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
     "busy": "union over streams of kernels, copies and memsets",
@@ -126,7 +126,7 @@ class RankIdle:
 
     The span extends from the start of the first work to the end of the last work. The identity
     ``span = compute + exposed_communication + exposed_copy + idle`` holds exactly. All times are
-    lengths of unions over streams, so simultaneous work on two streams counts once.
+    lengths of unions over streams, so simultaneous work on two streams is counted once.
 
     Attributes:
         label: Short display name.
@@ -167,8 +167,8 @@ class RankIdle:
             longest first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        work: Count and total duration of the kernels or copies with each name. Simultaneous work
-            counts separately.
+        work: Count and total duration of the kernels or copies with each name. Simultaneous work is
+            counted separately.
         launch_queue: Depth of the queue of work that was launched but had not started, or None if
             the device is not measured or too few launches are known.
         copies: Copies grouped by direction and memory kind, longest total first. Empty if the
@@ -230,7 +230,7 @@ class RankIdle:
 
     @property
     def is_measured(self) -> bool:
-        """Whether this is a device, not a host, that ran more than one kernel or copy.
+        """Whether this is a device rather than a host, and ran more than one kernel or copy.
 
         The duty cycle of all other ranks is None.
         """
@@ -326,8 +326,8 @@ class IdleMeasurement:
 
             sum of each kernel's time on its fastest rank / sum of the kernel times on this rank
 
-        Both sums cover the rank's comparable kernels. A kernel name is compared among the ranks
-        that ran it equally often; see :class:`.Slowness`.
+        Both sums cover only the rank's comparable kernels. A kernel name is compared only among the
+        ranks that ran it equally often; see :class:`.Slowness`.
 
         The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
         without a comparable kernel.
@@ -364,7 +364,7 @@ class IdleMeasurement:
     def restrictions(self) -> tuple[Restriction, ...]:
         """Reasons why busy and idle times are uncertain, with the most severe reason first.
 
-        If less than 1 % of the span is unknown, a few omitted kernels do not count as a reason.
+        If less than 1 % of the span is unknown, a few omitted kernels are not listed as a reason.
         """
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:

@@ -266,7 +266,7 @@ def _make_table(
     left: Sequence[str],
     drop_order: Sequence[str] = (),
 ) -> blocks.Table:
-    """Make a table that says how to see the omitted rows.
+    """Make a table, with a hint on how to see the omitted rows.
 
     On the first screen, the title contains this hint, which saves a line. Otherwise, the hint is a
     line below the table.
@@ -278,7 +278,7 @@ def _make_table(
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
         left: Columns to left-align.
-        drop_order: Columns to drop when the terminal is narrow, first to last.
+        drop_order: Columns to drop when the terminal is narrow, in this order.
     """
     if hint and count > top:
         return blocks.Table(
@@ -327,7 +327,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
     """Yield a table of the most idle devices, and a sentence giving the range of idle shares.
 
     Only devices that ran more than a single kernel or copy are compared. No block is yielded if
-    there are fewer than two of them.
+    there are fewer than two such devices.
     """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
@@ -415,7 +415,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield a table of proved waits, and a sentence on how much idle and exposed time they explain.
 
-    No block is yielded if no wait is proved.
+    If there are no proved waits, no block is yielded.
     """
     if not any(rank.waits for rank in measurement.devices):
         return

@@ -9,7 +9,7 @@ work on the stream has ended. Work after a wait for the event starts once the ev
     held                 ├────────────┤               from when W could have started until K ended
 
 Work on a stream is ordered by the host's calls. The order is unknown for calls at the same time and
-for work whose call was not recorded. In both cases, no wait is proved.
+for work whose call was not recorded. Neither case proves a wait.
 
 :func:`find_waiting` matches each wait with the record of its event. The waits between two
 consecutive activities (kernels or copies) of a stream form a *run*. Based on the completion time of
@@ -37,8 +37,8 @@ from bubbleviz.model.synchronization import EventRecords, Synchronization, Waits
 NEVER = -(1 << 62)
 #: Maximum length of a chain in which each event is recorded after a wait for the previous event.
 _MAX_DEPTH = 32
-#: Maximum time in ns by which work may start before the awaited event completes.
-#: Work that starts earlier did not wait for the event, because clock errors are smaller than this.
+#: Maximum time in ns by which work may start before the awaited event completes. Clock errors are
+#: smaller than this, so work that starts even earlier did not wait for the event.
 SLACK_NS = 1_000
 #: Kinds of work that a stream or a host can wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
@@ -111,8 +111,9 @@ def read_synchronization(
 ) -> tuple[Synchronization | None, tuple[limitations.Limitation, ...]]:
     """Read the synchronization events in a profile, and limitations about lost events.
 
-    The result has None instead of events if there are none or the profile records no launches. If
-    exactly one process ran work, events whose process is unknown are assigned to that process.
+    The result contains None instead of events if there are none, or if the profile records no
+    launches. If exactly one process ran work, events whose process is unknown are assigned to that
+    process.
     """
     if profile.synchronization is None or not profile.launches_known:
         return None, ()
@@ -254,8 +255,8 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 
     - Events are the same if their pairing numbers are equal. If the wait or all records lack
       pairing numbers, the event ids are compared instead.
-    - A record on the wait's device takes precedence over records on other devices, because it is
-      not documented whether several devices share event numbers.
+    - A record on the wait's device takes precedence over records on other devices, because whether
+      devices share event numbers is not documented.
 
     Args:
         records: Event records.
@@ -473,7 +474,7 @@ def _find_held_work(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Find the work that each run of waits delayed, and the length of the delay.
 
-    The delayed work is the first work launched on the stream after the run. The delayed work starts
+    The delayed work is the first work launched on the stream after the run. The delayed work begins
     to wait once it has been launched and the previous work has ended. The wait ends when the last
     event of the run completes, or when the work starts if that is earlier.
 

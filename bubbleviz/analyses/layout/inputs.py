@@ -73,7 +73,8 @@ def _make_model(
         layout: Layout of the run.
         workload: Times of the stages in the run.
         assumptions: Assumptions about layer times, one sentence each. Assumptions about memory are
-            added, and so are assumptions about B and W if they were not measured separately.
+            added. If B and W were not measured separately, an assumption about them is added as
+            well.
         memory: Memory of the stages and devices of the run, or None if unknown.
         allocated: Measured bytes of each layer, or None if unknown.
         ran: Name of the schedule that the run used, or None if unknown.

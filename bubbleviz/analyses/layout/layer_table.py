@@ -38,7 +38,7 @@ from bubbleviz.schedules.layout.layers import MAX_LAYERS, LayerKind, Layers, Lay
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """A measured model, and the run that it was measured in, if any.
+    """A measured model, and the run in which it was measured, if any.
 
     Attributes:
         source: Description of the source, used in a table caption.
@@ -268,8 +268,8 @@ def _parse_weight_memory(
 def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:
     """Return the kind of each layer.
 
-    A kind that is not given is inferred from the name. If the name does not determine it either,
-    the layer is a transformer layer.
+    A kind that is not given is inferred from the name. If the name does not determine the kind
+    either, the layer is a transformer layer.
 
     Raises:
         InputError: A kind does not exist.

@@ -86,7 +86,7 @@ def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str
 
 
 def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
-    """Return the JSON object for a layout: its stages, and its notation in two frameworks."""
+    """Return the JSON object for a layout: its stages, and its settings in two frameworks."""
     layers = report.question.layers
     work = report.question.workload(layout)
     return {

@@ -74,8 +74,8 @@ def find_layouts(
 
     Raises:
         UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or
-            there are fewer layers than devices. It is also raised if a limit is given, but the
-            memory of layers is unknown or in another unit.
+            there are fewer layers than devices. Also raised if a limit is given, but the memory of
+            the layers is unknown or in a different unit.
     """
     stages, microbatches, chunks = sizes
     question = measured.make_question(stages, microbatches)

@@ -121,10 +121,10 @@ def _format_length_before(row: ScheduleLayout) -> str:
 
 
 def _describe_proof(row: ScheduleLayout) -> str:
-    """Say whether the layout is proved to be the best, or why there is no layout.
+    """State whether the layout is proved to be the best, or why there is no layout.
 
-    If there is no proof, the text gives the most that another layout could save. For a searched
-    schedule, the text says instead that nothing was proved.
+    If there is no proof, the text states how much another layout could save at most. For a searched
+    schedule, the text states only that nothing was proved.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)

@@ -88,9 +88,9 @@ class EventGpu:
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
         """List the unused places in the profiles that may correspond to this GPU.
 
-        Places with the GPU's process id are listed. If the hostname of some of them appears in the
-        file name, only those are listed. If no place has the process id, all unused places are
-        listed.
+        Places with the GPU's process id are listed. If the file name contains the hostname of any
+        of these places, only the places on that host are listed. If no place has the process id,
+        all unused places are listed.
         """
         of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
         of_host = [place for place in of_process if f"-{pool.places[place][2]}-" in self.label]
@@ -98,7 +98,7 @@ class EventGpu:
         return [place for place in candidates if place not in used]
 
     def select_starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
-        """Select the operations that kernels can match, sorted by time.
+        """Select the operations that can be matched with kernels, sorted by time.
 
         Operations are left out if the profiles contain no kernel of their family. Operations of
         proxy threads are kept, because they may belong to any family.
@@ -239,7 +239,7 @@ def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the duration of each operation in ns, or -1 if unknown.
 
     The GPU's clock is used if it recorded start and end, otherwise the given times are used.
-    Durations that are negative or longer than ``MAX_DURATION_NS`` count as unknown.
+    Durations that are negative or longer than ``MAX_DURATION_NS`` are treated as unknown.
     """
     duration_ns = np.full(len(start_ns), NONE)
     gpu_end_ns = gpu.events.gpu_end_ns[gpu.rows]
@@ -255,8 +255,8 @@ def align_events(
     """Convert the operations in event files to the clock of the profiles.
 
     The clock of each GPU is aligned by matching the GPU's operations with kernels in the profiles.
-    If that fails, the operations keep the clock of their process, because all threads of a process
-    share the profiler's clock.
+    If no kernels match, the operations keep the clock of their process, because all threads of a
+    process share the profiler's clock.
 
     Args:
         files: The event files.
@@ -266,7 +266,7 @@ def align_events(
         tables: Operations of each file. The column ``gpu`` is an index into ``pool.places``, or a
             larger number if the GPU is in no profile.
         clocks: Clocks to which the column ``clock`` refers.
-        n_ambiguous: Number of operations whose clock fits the kernels at several offsets.
+        n_ambiguous: Number of operations whose clock matches the kernels at several offsets.
     """
     tables: list[Communications] = []
     clocks: list[RecordingClock] = []
@@ -316,7 +316,7 @@ class _AlignedGpu(NamedTuple):
 
     Attributes:
         clock: The clock, which is unaligned if no profile has matching kernels.
-        is_ambiguous: Whether the clock is unaligned because more than one offset matches.
+        is_ambiguous: Whether the clock could not be aligned because more than one offset matches.
         start_ns: Start times, on the profiles' clock if the clock is aligned.
         end_ns: End times on the same clock.
         kernel: Row of the kernel that each operation matches, or -1 if there is none.

@@ -51,7 +51,7 @@ class Communication:
         files: For each file, a tuple (path as given, format such as ``nsys``, number of events by
             category). The last element is empty for profiles.
         limitations: What could not be measured, and why.
-        faults: Operations at which the run hangs, as seen by flight recorders.
+        faults: Operations at which the run hangs, according to flight recorders.
         window: The analyzed part of the run as the user wrote it, or None for the complete run.
         hosts: Hostnames of all profiles, including profiles that could not be read.
     """
@@ -85,7 +85,7 @@ class Communication:
 
     @property
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
-        """The communicators that occur, each with its rank count, or None if unknown."""
+        """Number of ranks of each communicator that occurs, or None if unknown."""
         communicators = self.operations.communicators
         used = find_distinct(self.operations.communicator)
         return tuple((communicators[row], self.ranks[row]) for row in used[used != NONE].tolist())
@@ -230,7 +230,7 @@ def _split_waiting(
     """Split the duration of each operation into waiting and moving data.
 
     The work is done by :func:`.members.split_waiting`. All aligned clocks form one group of
-    comparable clocks, and each unaligned clock forms a separate group. Proxy times are only known
+    comparable clocks, and each unaligned clock forms a separate group. Proxy times are known only
     for operations in event files.
     """
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
@@ -413,7 +413,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
     )
 
 
-#: Text about the effect of recordings that start at different times. {} is a duration.
+#: Text about the effect of recordings that start at different times. ``{}`` is a duration.
 _SKEW = "{} of the waiting time is not that device's fault and should be excluded with --window"
 
 
@@ -545,7 +545,7 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
 
 
 def _count_incomplete(communication: Communication, instance: Ints) -> int:
-    """Count the rows of collectives with fewer recorded members than ranks.
+    """Count the rows of collectives that have fewer recorded members than ranks.
 
     Collectives are not counted if the number of ranks of their communicator is unknown.
     """
@@ -570,7 +570,7 @@ def _select_window(
 
     Returns:
         The selected operations. Operations whose start on the report's clock is unknown are left
-        out, and a limitation says so.
+        out, which the report lists as a limitation.
 
     Raises:
         NothingToAnalyzeError: No operation starts in the window.

@@ -83,7 +83,7 @@ class Split(IntEnum):
     UNKNOWN = 0
     #: The operation waited until its last member (participating rank) started.
     MEMBERS = 1
-    #: The operation waited while its proxy thread waited for the peer.
+    #: The operation was waiting while its proxy thread waited for the peer.
     PROXY = 2
     #: Like ``MEMBERS``, but members were paired by their order alone.
     ORDER = 3

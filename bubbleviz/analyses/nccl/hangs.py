@@ -1,4 +1,4 @@
-"""Finds ranks that are missing or late, and that other ranks therefore wait for.
+"""Finds ranks that other ranks wait for because they are missing or late.
 
 An operation is open if a member has entered it but not finished it. Members that have not entered
 an open operation block it. A blocking member that is not itself waiting in another open operation
@@ -48,7 +48,7 @@ class Fault:
         entered: Ranks in the run that have entered the operation.
         missing: Ranks in the run that have a dump but have not entered the operation.
         undumped: Ranks without a dump, which may have entered the operation.
-        calls: For a mismatch, each distinct call in words, and the ranks that made it.
+        calls: For a mismatch, a description of each distinct call and the ranks that made it.
     """
 
     communicator: Communicator
@@ -188,7 +188,7 @@ def _find_hang(
         table: Operations recorded by flight recorders.
         rows: Rows of the communicator or pair. At least one row is unfinished.
         position: A number for each row of ``table``. All members of an operation have the same
-            number, and later operations of the communicator or pair have larger numbers.
+            number. Later operations of the communicator or pair have larger numbers.
         pair: Sender and receiver in the communicator, or None for collectives.
         dumped: Ranks of the run whose flight recorders were read.
     """
@@ -244,7 +244,10 @@ def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | Non
 
 
 def find_culprits(faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks that block the run, ascending: missing in an operation, waiting in none."""
+    """Return the ranks that block the run, ascending.
+
+    A rank blocks the run if it is missing in an operation and is not waiting in any other.
+    """
     waiting = {rank for fault in faults if not fault.calls for rank in fault.entered}
     return sorted({rank for fault in faults for rank in fault.missing} - waiting)
 
@@ -279,7 +282,7 @@ def _find_mismatches(table: Communications) -> Iterator[Fault]:
 def _list_calls(
     table: Communications, rows: Ints, count: Ints
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return each distinct call of a collective in words, and the ranks that made it.
+    """Describe each distinct call of a collective, and list the ranks that made the call.
 
     The call made by the most ranks comes first. On ties, the call with the smallest rank comes
     first.

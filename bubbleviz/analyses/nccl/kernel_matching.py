@@ -230,7 +230,7 @@ def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Matc
     line = _fit_line(pairs, best_rows, best.offset_ns)
     kernel, distance_ns = pairs.find_nearest(line, np.arange(n_operations))
     distance_ns = np.abs(distance_ns[kernel != NONE])
-    # Some of a few dozen operations may match by chance, but not the majority of all operations.
+    # With a few dozen operations, some may match by chance, but not the majority.
     is_clear = _is_clear(best) and 2 * len(distance_ns) >= n_operations
     return Match(line, kernel, distance_ns, is_clear or _is_complete(pairs, kernel))
 
@@ -244,7 +244,7 @@ def _choose_blocks(n_operations: int) -> list[int]:
 
 
 def _is_clear(offset: Offset) -> bool:
-    """Return whether an offset matches clearly more operations than the next best offset."""
+    """Return whether an offset matches significantly more operations than the next best offset."""
     return offset.n_agreeing >= _CLEAR_RATIO * offset.n_rival
 
 
@@ -260,9 +260,9 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
     """Find the clock offset that matches the most operations in a block with kernels.
 
     An offset matches an operation if, after adding the offset, the operation starts at the same
-    time as a compatible kernel, within the tolerance. To show how clear the result is, it also
-    contains the number of operations that the next best offset matches. Offsets within two
-    tolerances of the best one are not considered for the next best.
+    time as a compatible kernel, within the tolerance. The result also contains the number of
+    operations that the next best offset matches, as a measure of how clear the result is. Offsets
+    within two tolerances of the best one are not considered for the next best.
 
     Args:
         pairs: Operations and kernels.

@@ -62,8 +62,8 @@ def find_epochs(table: Communications) -> Ints:
     is_collective = (table.peer == NONE) & (table.sequence >= 0)
     size = np.where(is_collective, np.array([*sizes, 0])[table.communicator], 0)
     is_anchor = (size > 0) & (table.communicator == table.communicator[size.argmax()])
-    # Sequence numbers grow within a file.
-    # The base of a file exceeds all numbers of earlier files, so the maximum never crosses files.
+    # Sequence numbers increase within a file. The base of a file exceeds all numbers of earlier
+    # files, so the maximum never crosses files.
     file_base = table.source * _SEQUENCE_LIMIT
     anchor = np.where(is_anchor, table.sequence % _SEQUENCE_LIMIT + 1, 0)
     last_anchor = np.maximum.accumulate(file_base + anchor)
@@ -152,8 +152,8 @@ def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
 def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     """Pair kernels on different GPUs by order alone, for profiles without communicators.
 
-    The k-th kernels of a family, one from each GPU, form a group. The groups of a family are paired
-    if both conditions are met:
+    The k-th kernels of a family on all GPUs form a group. The groups of a family are paired if both
+    conditions are met:
 
     - Every GPU ran the same number of kernels of the family.
     - In at least ``_MIN_OVERLAPPING`` of the groups, there is an instant at which all kernels run.
@@ -355,7 +355,7 @@ def split_waiting(
     - the members with the same ``order_instance``,
     - the time that the proxy thread spent waiting for the peer, capped at the duration.
 
-    If no source gives a waiting time, waiting and moving are unknown.
+    If no source gives a waiting time, the waiting and moving times are unknown.
 
     Args:
         table: Operations from all files.
@@ -399,9 +399,9 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time of each row in ns, or -1 if unknown. It is unknown if there is no other
-        member, or if only the launch was recorded, because a kernel can start long after its
-        launch.
+        The waiting time of each row in ns, or -1 if unknown. The value is -1 if there is no other
+        member. It is also -1 if only the launch was recorded, because a kernel can start long after
+        its launch.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

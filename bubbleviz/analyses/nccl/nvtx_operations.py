@@ -36,7 +36,7 @@ _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 def collect_range_operations(
     ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
 ) -> tuple[Communications, int]:
-    """Collect the operations that NCCL's ranges name, and match the operations with kernels.
+    """Collect the operations named by NCCL's ranges, and match them with kernels.
 
     The operations of a group are matched in order with the kernels of the same group and family. If
     a group contains no kernel of an operation's family, the operation is matched with all kernels
@@ -201,7 +201,7 @@ def _number_groups(ranges: Ranges) -> Ints:
 def _measure_depth(change: Ints, thread: Ints) -> Ints:
     """Return the number of groups that are open on the thread after each range.
 
-    If a capture starts inside a group, the ends without a start are ignored.
+    If a capture starts inside a group, group ends that have no start are ignored.
 
     Args:
         change: Number of groups that each range opens, negative if it closes a group. The ranges of
@@ -220,7 +220,8 @@ def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple
     """Divide each key's k kernels evenly among its n operations, in order.
 
     Operation j (zero-based) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1. If
-    this range is empty, it gets kernel floor(j k / n), which it shares with other operations.
+    this range is empty, the operation gets kernel floor(j k / n), which it shares with other
+    operations.
 
     Args:
         operations: Key columns of the operations.

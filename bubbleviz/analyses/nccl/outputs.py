@@ -112,7 +112,7 @@ def _make_communicator_entry(communicator: Communicator, ranks: int | None) -> C
 
 
 def _make_fault_entry(fault: hangs.Fault) -> FaultEntry:
-    """Return the entry for an operation at which the run hangs, or whose calls differ."""
+    """Return the JSON entry for an operation that hangs or that ranks called differently."""
     return FaultEntry(
         communicator=format_communicator(fault.communicator),
         name=fault.name,
@@ -198,7 +198,7 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
 
     Args:
         values: Numbers, or indices into ``texts``.
-        unknown: Value that means unknown, and becomes an empty cell.
+        unknown: Value that stands for unknown and is written as an empty cell.
         texts: Texts that the values refer to, or None for a column of numbers.
     """
     if texts is None:
@@ -207,5 +207,5 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
 
 
 def _keep_positive(values: Ints) -> Floats:
-    """Return the values as floats, replacing zeros and negative values with NaN."""
+    """Return the values as floats, with zeros and negative values replaced with NaN."""
     return np.where(values > 0, values, np.nan)

@@ -52,8 +52,8 @@ class NcclProfile:
             and the column ``gpu`` contains indices into ``kernels.places``.
         sizes: Number of ranks in each communicator.
         limitations: What could not be read, and why.
-        alternatives: If the profile contains no communication, a clause naming other commands that
-            can read it, otherwise "".
+        alternatives: If the profile contains no communication, a clause that names other commands
+            that can read the profile. Otherwise "".
         window_ns: Start and end (exclusive) of the iterations to analyze, or None for the complete
             profile.
         recorded: For each device, when its recording started, and its first and its longest
@@ -245,7 +245,7 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return a limitation that counts the NCCL kernels whose name is all that is known.
+    """Return a limitation that counts the NCCL kernels of which only the name is known.
 
     Args:
         profile: The profile.

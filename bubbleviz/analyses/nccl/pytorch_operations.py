@@ -96,7 +96,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
     """Return the number of elements of each operation as NCCL counts them, or -1 if unknown.
 
     - Operations in ``_OUTPUT_COUNTED``: the elements in a rank's output.
-    - AlltoAll: PyTorch counts the parts for all ranks, but NCCL counts only one part. The input
+    - AlltoAll: PyTorch counts the parts for all ranks, whereas NCCL counts only one part. The input
       elements are therefore divided by the number of ranks, rounded down.
     - Other operations: the elements in a rank's input.
 

@@ -16,14 +16,14 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
 
-#: Maximum numbers of files and of table rows on the first screen.
+#: Maximum number of files, and of table rows, on the first screen.
 _FILES, _FEW = 4, 10
 #: Columns to drop in a narrow terminal, in this order.
 _DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
 )
-#: Maximum numbers of rows in a table and of characters in a name.
+#: Maximum number of rows in a table, and of characters in a name.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {
@@ -61,8 +61,7 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
 
     Args:
         communication: The measured operations.
-        max_rows: Maximum number of table rows. The number of lines on hangs is at most twice as
-            large.
+        max_rows: Maximum number of table rows. At most twice as many lines describe hangs.
     """
     stages = hangs.find_stages(communication.operations.communicators)
 
@@ -104,7 +103,7 @@ def _list_hang_lines(
     - there is a deadlock
     - no specific cause, because all ranks have entered the operations
 
-    One line follows for each mismatched call and each unfinished operation.
+    It is followed by one line for each mismatched call and each unfinished operation.
 
     Args:
         faults: Operations at which the run hangs, or that were called differently.
@@ -231,7 +230,7 @@ def _format_rate(value: float | None, unit: float = 1) -> str:
 def _format_sums(sums: Total) -> dict[str, str]:
     """Return the table cells for a total: count, MB, ms, busy, waiting and moving.
 
-    If a value is only known for k of the operations, its cell ends in ``(k)``.
+    If a value is known for only k of the operations, its cell ends in ``(k)``.
     """
 
     def format_with_count(text: str, n_known: int) -> str:

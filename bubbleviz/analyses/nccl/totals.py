@@ -30,11 +30,11 @@ class Total:
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
-        duration_ns: Sum of the durations. An operation that shares its kernel with other operations
-            counts with the kernel's full time.
+        duration_ns: Sum of the durations. If an operation shares its kernel with other operations,
+            the kernel's full duration is counted for each of them.
         timed_operations: Number of operations whose duration is known.
         busy_ns: Time during which any of the operations runs. Each instant of a GPU counts once.
-            Operations whose start is unknown add their full duration.
+            The full duration of operations whose start is unknown is added.
         waiting_ns: Sum of the waiting times. An operation usually waits until its last member
             starts.
         waiting_operations: Number of operations whose waiting time is known.
@@ -109,8 +109,8 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 def _measure_busy(table: Communications) -> int:
     """Return the time in ns during which any operation runs on a GPU, summed over all GPUs.
 
-    Overlapping operations on the same GPU and clock count once. Operations without a start are
-    added with their full duration, and operations without a duration are ignored.
+    Overlapping operations on the same GPU and clock count once. The full duration of operations
+    whose start is unknown is added. Operations whose duration is unknown are ignored.
     """
     is_timed = table.duration_ns >= 0
     has_start = is_timed & (table.start_ns != UNKNOWN)
@@ -127,8 +127,8 @@ def _measure_busy(table: Communications) -> int:
 def find_totals(communication: Communication) -> tuple[Total, ...]:
     """Return the totals of a run, longest total duration first.
 
-    There is one total per communicator, name, algorithm and protocol. Sends to different peers are
-    therefore added up, as are receives from different peers.
+    There is one total for each combination of communicator, name, algorithm and protocol. Sends to
+    different peers are therefore added together, as are receives from different peers.
     """
     return tuple(sorted(_compute_totals(communication), key=_make_sort_key))
 
@@ -170,8 +170,8 @@ def _compute_totals(communication: Communication) -> Iterator[Total]:
 def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     """Return the total bytes that each operation moves, and its bus bandwidth factor.
 
-    If each rank has a part of the data, the part's bytes are multiplied by the number of ranks.
-    Unknown values are NaN.
+    If each rank holds only part of the data, the size of that part is multiplied by the number of
+    ranks. Unknown values are NaN.
 
     As in nccl-tests (``doc/PERFORMANCE.md``), the algorithm bandwidth is the total bytes divided by
     time, and the bus bandwidth is the algorithm bandwidth times the factor. The bus bandwidth is

@@ -119,8 +119,8 @@ def read_jax_profile(file: OpenFile) -> Profile:
     """Read an open file as a profile that contains XLA ranges.
 
     Raises:
-        NothingToAnalyzeError: The file contains nothing to measure. If XLA ranges are missing, the
-            message is only about them.
+        NothingToAnalyzeError: The file contains nothing to measure. If there are no XLA ranges, the
+            message mentions only the missing ranges.
     """
     try:
         return file.read(GLOBS)
@@ -180,7 +180,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
 def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield a limitation if several modules have instructions of the same name.
 
-    The limitation counts the ambiguous names. Samples whose module is unknown are ignored.
+    The limitation gives the number of ambiguous names. Samples whose module is unknown are ignored.
     """
     has_module = samples.module != NONE
     pairs = grouping.group_rows(samples.instruction[has_module], samples.module[has_module])

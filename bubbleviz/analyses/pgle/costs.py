@@ -41,7 +41,7 @@ def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> F
     two middle values.
 
     JAX takes the 90th percentile (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of
-    the means of several profiles. This function, in contrast, takes percentiles over single
+    the means of several profiles. Unlike JAX, this function takes percentiles over single
     executions.
 
     Args:

@@ -11,7 +11,7 @@ from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncate_name
 
-#: Maximum numbers of rows in a table and of characters in a name.
+#: Maximum number of rows in a table, and of characters in a name.
 _ROWS, _NAME = 30, 60
 #: Kinds of limitations that concern costs or complete profiles instead of clocks, hosts or threads.
 _OF_COSTS = (

@@ -1,8 +1,8 @@
 """Chooses the best order of operations, taking sends and receives into account.
 
 The search for orders ignores communication. On GPUs, the transfers between two ranks run one after
-the other on a stream, which delays some orders more than others. The best order is therefore chosen
-from the candidates by makespan with communication.
+the other on a stream, which delays some orders more than others. The best order is therefore the
+candidate that has the shortest makespan including communication.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bubbleviz.schedules.simulation import Outcome
 
 #: Maximum number of operations in a plan for which the messages of all candidates are reordered.
 _MAX_REORDERED = 800
-#: For larger plans, number of candidates that are compared using PyTorch's messages.
+#: For larger plans, only this many candidates are compared, using PyTorch's messages.
 _N_COMPARED = 3
 #: Maximum number of operations in a plan whose messages are reordered after the comparison. Larger
 #: plans keep PyTorch's messages unless those messages deadlock.
@@ -29,7 +29,7 @@ _DEADLOCKED = 1 << 62
 def choose_with_communication(
     best: planning.BestPlan, *, queued: bool
 ) -> tuple[Outcome, Communication]:
-    """Choose the allowed order that has the shortest makespan if messages are simulated as well.
+    """Choose the allowed order that has the shortest makespan when messages are simulated as well.
 
     Reordering messages can shorten the makespan, but takes time. The effort therefore depends on
     the number of operations in the plan:

@@ -50,8 +50,8 @@ class MeasuredRun:
         restrictions: Reasons why the measured times may not cover a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if not measured.
         on_gpus: Whether kernels were recorded. Transfers are then assumed to go through NCCL.
-        overlaps: Whether consecutive iterations overlap. If so, the makespan of a single iteration
-            says little about the speed of the run.
+        overlaps: Whether consecutive iterations overlap. If they do, the makespan of a single
+            iteration says little about the speed of the run.
     """
 
     source: str
@@ -97,11 +97,16 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
     """Build a measured run from a summary, and determine the plan that the run executed.
 
-    The plan is the order of the operations in the typical iteration, or None if its number of
-    microbatches differs from the workload's.
+    The first rule that applies decides:
 
-    The plan of the recognized schedule is used instead if no operations were saved. The schedule's
-    plan is also used if both orders are equal, because it says which operations run concurrently.
+    - If no operations were saved, or if there is no typical iteration, the run is assumed to have
+      executed the plan of the recognized schedule.
+    - If the operations ran in the order of the recognized schedule, the run also executed the
+      schedule's plan, which states which operations run concurrently.
+    - Otherwise, the run executed the order in which the operations of the typical iteration ran.
+
+    The plan is None if the typical iteration is incomplete, or if the plan's number of microbatches
+    differs from the workload's.
 
     Args:
         source: Path to the report or to the profiles.
@@ -252,8 +257,8 @@ def resolve_memory(
     """Determine the activation memory and the memory limit from a run and the user's options.
 
     If the user gives no limit, the limit is the highest peak memory of any device in the order that
-    the run used, because every device certainly has that much. If that order is unknown, there is
-    no limit.
+    the run used, because every device is certain to have that much memory. If that order is
+    unknown, there is no limit.
 
     If the user gives a limit and memory was measured, the resident memory of each device is
     subtracted from the limit.
@@ -267,7 +272,7 @@ def resolve_memory(
         weight: M_W, the part of M_B that is kept until the end of W, or None if all of M_B is kept.
 
     Raises:
-        UsageError: An option is not an amount of memory, the units differ, or ``weight`` is given
+        UsageError: An option is not a valid memory size, the units differ, or ``weight`` is given
             without ``backward`` although memory was measured.
     """
     measured = run.memory if backward is None else None
@@ -298,7 +303,7 @@ def resolve_memory(
 
 
 def _explain_unit(in_bytes: bool, backward: str | None) -> str:
-    """Return a clause that says which unit activations have, and how to give a limit in that unit.
+    """Return a clause that states the unit of activations and how to give a limit in that unit.
 
     Args:
         in_bytes: Whether the activations are in bytes.
@@ -328,7 +333,7 @@ def _set_activation_memory(
         in_bytes: Whether the workload's memory is in bytes.
 
     Raises:
-        UsageError: An option is not an amount, the units differ, or M_W exceeds M_B.
+        UsageError: An option is not a valid memory size, the units differ, or M_W exceeds M_B.
     """
     if backward is None and weight is None:
         return workload, False

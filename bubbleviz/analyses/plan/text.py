@@ -155,7 +155,7 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
 
 
 def _describe_memory(planned: PlannedRun) -> str:
-    """Describe the memory limit's amount and where the limit comes from."""
+    """Describe the size of the memory limit and where the limit comes from."""
     limit = planned.workload.limit
     if limit is None:
         return "memory: no limit; to set one, pass --memory-limit"

@@ -1,7 +1,7 @@
 """Measures a running job's complete iterations, and keeps the few that are needed later.
 
-An iteration is complete once every rank has written it. A rank that has written nothing for a while
-is silent, and iterations do not wait for silent ranks::
+An iteration is complete once every rank has written it. A rank that has not written anything for a
+while is silent. Silent ranks are not waited for::
 
     rank 0   ├ 6 ┤├ 7 ┤├ 8 ┤├ 9 ┤
     rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete iteration until rank 1 is silent
@@ -31,7 +31,8 @@ from bubbleviz.sources.operations.jsonl.recording import make_table
 
 #: Number of measured iterations to keep. Clock alignment and advice also use these iterations.
 CONTEXT = 2
-#: A rank is silent after this many seconds without new data and this many missed iterations.
+#: A rank is silent after this many seconds without new data, if it has also missed this many
+#: iterations.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
 #: Maximum number of iterations per rank to keep while waiting for other ranks to write them.
 _MAX_KEPT = 256
@@ -233,7 +234,7 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Add an event for each time the UTC clock of the rank's host was changed.
+        """Add an event for each change of the UTC clock on the rank's host.
 
         The clock was changed if the difference between UTC and the monotonic clock differs by more
         than ``_CLOCK_STEP_NS`` from one iteration to the next.

@@ -1,7 +1,7 @@
 """Writes the measurements of a running job as JSON lines, and to Prometheus and TensorBoard.
 
-To add an output, write a context manager that yields a function with an
-:class:`~.measurement.Observation` as its argument, and open it in :func:`open_outputs`.
+To add an output, write a context manager and open it in :func:`open_outputs`. The context manager
+must yield a function that takes an :class:`~.measurement.Observation`.
 """
 
 from __future__ import annotations

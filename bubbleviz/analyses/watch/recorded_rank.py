@@ -37,7 +37,8 @@ class RecordedRank:
         """Append iterations, and renumber them where needed so that numbers strictly increase.
 
         If an iteration's number is not greater than the previous number, the iteration gets the
-        previous number + 1. The previous number counts even if its iteration has been dropped.
+        previous number + 1. This also applies if the iteration with the previous number has been
+        dropped.
         """
         numbers = []
         for number in stretch.iterations.number.tolist():

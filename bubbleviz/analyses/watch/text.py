@@ -17,7 +17,7 @@ from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: Maximum numbers of causes and of slow ranks to show.
+#: Maximum number of causes, and of slow ranks, to show.
 _CAUSES, _SHOWN_RANKS = 4, 5
 #: Number of recent iterations that the page searches for a long pause.
 _PAUSES = 8
@@ -78,7 +78,7 @@ def _format_pause(iteration: WatchedIteration) -> str:
     )
 
 
-#: Message that says which files ``watch`` reads.
+#: Message that states which files ``watch`` reads.
 READ = "watch reads recordings that ranks write with bubbleviz.annotate (bubbleviz guide record)"
 
 

@@ -106,7 +106,8 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
 
     Args:
         texts: Limits such as ``schedule=20%``. A limit without a name applies to the primary ratio.
-        max_exceeding: Number of consecutive iterations above a limit that trigger the limit.
+        max_exceeding: Number of consecutive iterations above a limit after which the limit is
+            triggered.
 
     Raises:
         UsageError: A limit is invalid or names an unknown ratio, or ``max_exceeding`` is below 1.

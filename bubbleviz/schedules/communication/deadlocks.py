@@ -34,10 +34,10 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
 
     The result lists the waits of the cycle as (rank, event, awaited rank, awaited event) tuples.
     The awaited rank of each wait is the rank of the next wait, and the last wait leads back to the
-    first. Waits of a rank for itself are omitted.
+    first. Waits of a rank for itself are left out.
 
-    If all waits in the cycle are within one rank, the order on that rank is wrong. The result is
-    then a single wait, for the event that comes furthest ahead in the rank's order.
+    If all waits in the cycle are within one rank, the order on that rank is wrong. In this case,
+    the result is a single wait, for the event that is furthest ahead in the rank's order.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).

@@ -110,7 +110,7 @@ class Precedence:
         self.edges[event].append((awaited, lag))
 
     def _add_events(self) -> None:
-        """Add the events for all operations and transfers, without edges."""
+        """Add one event per operation and two per transfer (started, complete), without edges."""
         times = None if self._workload is None else get_phase_times(self._workload)
         for device, line in enumerate(self.lowered.lines):
             for step in line:

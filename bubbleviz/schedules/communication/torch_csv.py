@@ -6,11 +6,11 @@
     0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,...   rank 0 of 2, with communication
 
 A cell is ``{stage}{operation}{microbatch}``, or empty if the rank is idle. The operation is F, I
-(backward for the input), W, B (fused backward), or a transfer.
+(the input gradient only), W, B (fused backward), or a transfer.
 ``torch.distributed.pipelining.schedules`` writes and reads this format (``_dump_csv``,
-``_load_csv``). In old files, B is the backward for the input, and BW is the fused backward. A B is
-read as the backward for the input in two cases: the file contains any BW, or it contains a W of the
-same stage and microbatch.
+``_load_csv``). In old files, B computes only the input gradient, and BW is the fused backward. A B
+is read as computing only the input gradient in two cases: the file contains any BW, or it contains
+a W of the same stage and microbatch.
 
 Both variants of the format can be read (``compute_only`` and ``compute_comms``). Only operations
 are written, because PyTorch adds the communication when it loads a file. In a file with
@@ -135,7 +135,7 @@ def _find_input_backwards(rows: list[list[_Cell]]) -> None:
 
 
 def write(plan: Plan) -> str:
-    """Return the text of a plan, as ``_load_csv(file, format="compute_only")`` reads it.
+    """Return the text of a plan in the form that ``_load_csv(file, format="compute_only")`` reads.
 
     Raises:
         UsageError: Microbatches enter the pipeline at both ends, which cannot be represented in
@@ -369,7 +369,7 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
 
 
 def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
-    """Build the transfer of a cell such as ``1SEND_F0`` or ``1RECV_B0``.
+    """Build the transfer for a cell such as ``1SEND_F0`` or ``1RECV_B0``.
 
     Args:
         match: A match of ``_TRANSFER``.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Transport:
     """How messages move from one rank to another.
 
-    ``TRANSPORTS`` lists the transports from least to most restrictive. Each transport has all the
-    waits of the previous one, and more. An order that deadlocks on one transport therefore also
-    deadlocks on all later transports.
+    ``TRANSPORTS`` lists the transports from least to most restrictive. Each transport imposes all
+    the waits of the previous one, plus additional waits. An order that deadlocks on one transport
+    therefore also deadlocks on all later transports.
 
     Attributes:
         name: Name used on the command line.

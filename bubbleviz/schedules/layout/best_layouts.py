@@ -44,8 +44,8 @@ class LayoutQuestion:
         layers: Layers of the model.
         stages: Number of devices.
         microbatches: Number of microbatches.
-        limit: Memory available on each device, in the unit of the layers, or None if there is no
-            limit.
+        limit: Memory available on each device, in the same unit as the layer sizes, or None if
+            there is no limit.
         current_layout: The run's current layout, or None if unknown.
         links: Transfer time in ns between each pair of devices, which is added to the layers' own
             transfer times. None adds nothing.
@@ -91,8 +91,8 @@ class ScheduleLayout:
             these sizes.
         exact: Whether the schedule has a fixed order, which does not depend on the times. A layout
             can be proven to be the best only if the order is fixed.
-        peak_memory: Peak memory of each device, in the unit of the layers, including memory that is
-            always in use.
+        peak_memory: Peak memory of each device, in the same unit as the layer sizes, including
+            memory that is always in use.
         bubble_ratio: Bubble ratio over the makespan with the best layout.
         reason: Reason why there is no best layout, or "".
     """
@@ -124,7 +124,7 @@ class ScheduleLayout:
 
     @property
     def proven(self) -> bool:
-        """Whether it is proven that no better layout exists with this schedule."""
+        """Whether no better layout provably exists for this schedule."""
         return self.exact and self.best is not None and self.best.proven
 
 

@@ -34,9 +34,9 @@ class Layers(Table):
 
     Attributes:
         forward_ns: Time of F.
-        backward_ns: Time of B, the backward for the input alone.
-        weight_ns: Time of W, the backward for the weights.
-        fused_ns: Time of the whole backward as a single operation.
+        backward_ns: Time of B, the backward pass that computes only the input gradient.
+        weight_ns: Time of W, the backward pass that computes the weight gradients.
+        fused_ns: Time of the whole backward pass as a single operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
         up_ns: Time to transfer the gradient of the layer's output back from another device.
         activation: Activation memory from F to the end of B, in any unit.
@@ -114,12 +114,13 @@ class Layout:
 
 
 def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
-    """Make the default layouts of frameworks: equally many transformer layers on every stage.
+    """Make the default layouts of frameworks.
 
-    If there is a remainder, some stages get one more layer: the last stages in the first layout,
-    and the first stages in the second layout. Layers before the first transformer layer are on the
-    first stage. Layers after the last transformer layer are on the last stage. If there are fewer
-    transformer layers than stages, all layers are divided equally among the stages.
+    All stages get the same number of transformer layers. If there is a remainder, some stages get
+    one more layer: the last stages in the first layout, and the first stages in the second layout.
+    Layers before the first transformer layer are on the first stage. Layers after the last
+    transformer layer are on the last stage. If there are fewer transformer layers than stages, all
+    layers are divided equally among the stages.
 
     Raises:
         UsageError: There are fewer layers than virtual stages.
@@ -162,8 +163,8 @@ def build_layout_workload(
 ) -> Workload:
     """Build a layout's workload by adding up the layers in each virtual stage.
 
-    The transfer to the next stage takes as long as the transfer after the stage's last layer, or no
-    time if both stages are on the same device.
+    The transfer to the next stage takes as long as the transfer after the stage's last layer. It
+    takes no time if both stages are on the same device.
 
     Args:
         layers: Layers of the model.

@@ -1,4 +1,4 @@
-"""Lower bounds for partial layouts, which fix only the layers of the first stages.
+"""Lower bounds for partial layouts, which assign layers only to the first stages.
 
 The length of a path through a plan is a weighted sum over the virtual stages, with fixed factors
 for each stage. The memory of a device at one moment is a sum of the same form::
@@ -169,9 +169,10 @@ def find_bottleneck_layout(
 def _measure_device_paths(sums: Sums, stages: int) -> Floats:
     """Return the length of each device's path for every possible range of layers on the device.
 
-    All earlier stages have the same factors, so only the sum over their layers matters. Each
-    boundary between earlier stages is assumed to be at the layer where its transfer takes the least
-    time.
+    The path of a device is the way of one microbatch through all earlier stages, plus all work of
+    the device. All earlier stages have the same factors, so only the sum over their layers matters.
+    Each boundary between earlier stages is assumed to be at the layer where its transfer takes the
+    least time.
 
     Args:
         sums: Sums whose first S entries are the lengths of the device paths.
@@ -194,12 +195,12 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
-    """Return which layers may come first on each stage if the remaining layers must fit in memory.
+    """Return which layers can come first on each stage so that the remaining layers fit in memory.
 
     Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1. Each
     stage must get at least one layer, and must fit in memory. A stage fits if its contribution to
-    every sum is at most that sum's limit. Stages are checked one by one, so a device may still be
-    too small for all of its stages together.
+    every sum is at most that sum's limit. Stages are checked one by one, so all stages of a device
+    together may still exceed its memory.
 
     Args:
         memory: K sums, which are the memory of each device at its moments of peak use.

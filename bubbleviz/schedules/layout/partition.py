@@ -1,10 +1,10 @@
 """Find the layout with the shortest iteration by branch and bound over contiguous layers.
 
-1. The search starts from two layouts: one with equal shares, and one that minimizes the longest
-   device path. Both are improved by moving layers.
-2. The lengths of several paths through the plan are lower bounds on the makespan. The paths are,
-   for each device, the path through all of its operations and, for each good layout, the longest
-   path. The mean length of the device paths is a lower bound as well.
+1. The search starts from two layouts: one that divides the time equally, and one that minimizes the
+   longest device path. Both are improved by moving layers.
+2. The lengths of several paths through the plan are lower bounds on the makespan. One path per
+   device contains all operations of the device. In addition, the longest path of each good layout
+   is used. The mean length of the device paths is a lower bound as well.
 3. Stages are added from first to last, to thousands of partial layouts at a time. Partial layouts
    whose bound reaches the best makespan so far are dropped. Complete layouts are timed.
 
@@ -135,10 +135,10 @@ def find_best_partition(
     Args:
         recurrence: The recurrence for the order of operations.
         layers: Layers of the model, at least one per virtual stage.
-        limit: Memory available on each device, in the unit of the layers, or None if there is no
-            limit.
-        starts: Layouts to improve before the search starts, in addition to the layout with equal
-            shares.
+        limit: Memory available on each device, in the same unit as the layer sizes, or None if
+            there is no limit.
+        starts: Layouts to improve before the search starts, in addition to the layout that divides
+            the time equally.
         watch: Callback that receives the completed fraction of the search.
         max_nodes: Maximum number of partial layouts to examine before the search is stopped.
 

@@ -117,8 +117,8 @@ class Recurrence:
     def _find_longest(self, lengths: Ints, transfers: Ints) -> Path:
         """Return the longest path, given the times of one layout.
 
-        If several devices are the last to end, at the same time, the path ends on the first one in
-        the graph.
+        If several devices end last at the same time, the path ends on the first of them in the
+        graph.
         """
         edges = self._graph.edges
         operation_ns = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
@@ -162,8 +162,9 @@ class Recurrence:
 
         The order of operations determines how many microbatches a device stores after each
         operation. The device's peak memory is the maximum over all such moments. A moment is left
-        out if another moment never needs less memory: on every stage, at least as many microbatches
-        are between F and B, and at least as many are between B and W.
+        out if another moment never needs less memory. This is the case if, at the other moment,
+        every stage has at least as many microbatches between F and B, and at least as many between
+        B and W.
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of each stage's

@@ -3,10 +3,10 @@
 Reference: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3
 and 4.
 
-A block has six operations per device: F, B and W of two chunks. If a block is repeated every six
-slots and never collides with its repetitions, the result is a schedule. The activations of a chunk
-live from its F to its W. A device stores the activations of n chunks at once, where n is the sum of
-the lifetimes on the device divided by six.
+A block has six operations per device: F, B and W of two chunks. A block that never collides with
+itself when repeated every six slots gives a schedule. The activations of a chunk live from its F to
+its W. A device stores the activations of n chunks at once, where n is the sum of the lifetimes on
+the device divided by six.
 """
 
 from __future__ import annotations

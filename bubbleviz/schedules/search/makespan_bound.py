@@ -41,7 +41,7 @@ def compute_lower_bound(problem: Problem) -> int:
     """Return a lower bound, in ticks, on the length of any order that fits in memory.
 
     - If ``problem.makespan`` is False, the length is the longest window of any device. The bound is
-      the work of the device that has the most work.
+      the amount of work on the busiest device.
     - Otherwise, the length is the makespan. The bound is the maximum of two values: the time of a
       microbatch that never waits, and the largest bound of any device (:func:`_bound_device`).
     - If there are no microbatches, the bound is 0.

@@ -157,7 +157,7 @@ class HillClimbing:
         2. Accept the move if the new orders are valid and their cost (see :meth:`measure`) is at
           most the current cost, or at most entry ``trial % memory`` of the history. Otherwise, undo
           the move.
-        3. Replace this entry of the history by the current cost if the current cost is smaller.
+        3. Replace this entry of the history with the current cost if that is smaller.
 
         All entries of the history start as ``cost + cost // 1000 * rise``, where ``cost`` is the
         cost of the first orders. On return, :attr:`code` contains the orders that were accepted

@@ -50,15 +50,15 @@ class Trial(ABC):
     Attributes:
         excess: Largest excess of any device at the end, in ticks, as set by :meth:`run`.
         codes: Operations that each device has run so far, in order.
-        f_in: Arrival times of the inputs of F, per virtual stage.
-        b_in: Arrival times of the inputs of B, per virtual stage.
-        f_done: Number of F that have run, per virtual stage.
-        b_done: Number of B that have run, per virtual stage.
-        w_done: Number of W that have run, per virtual stage.
+        f_in: Arrival times of the inputs of F, for each virtual stage.
+        b_in: Arrival times of the inputs of B, for each virtual stage.
+        f_done: Number of Fs that have run on each virtual stage.
+        b_done: Number of Bs that have run on each virtual stage.
+        w_done: Number of Ws that have run on each virtual stage.
         free_at: Time at which each device is free.
         memory_used: Memory in use on each device.
         excess_of: Each device's excess so far.
-        forwards_left: Number of F that each device still has to run.
+        forwards_left: Number of Fs that each device still has to run.
         pending_weights: For each device, the virtual stages whose B has run but whose W has not,
             oldest first.
         next_arrival: Time at which the next input is known to arrive for the device that chose
@@ -214,11 +214,10 @@ class Trial(ABC):
         heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How a greedy device chooses: (caps, patience, forward_first, lazy).
-#: Caps limit the number of microbatches between F and the end of B, per virtual stage.
-#: For patience, see :class:`Trial`.
-#: ``forward_first`` is whether F comes before B.
-#: ``lazy`` is whether W waits until memory is short or no forward is left.
+#: How a greedy device chooses its operations: (caps, patience, forward_first, lazy). Caps limit the
+#: number of microbatches between F and the end of B on each virtual stage. For patience, see
+#: :class:`Trial`. ``forward_first`` is whether F comes before B. ``lazy`` is whether W waits until
+#: memory is short or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
@@ -329,7 +328,7 @@ def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     1. The caps of ZB-H1 and then of ZB-H2, with 0 to 3 more microbatches.
     2. Caps that keep a stage busy until its first gradient arrives: the time until then divided by
       the time of F, rounded down and then up, plus -1 to 2.
-    3. The number of microbatches that fit in memory, which no other cap exceeds.
+    3. The number of microbatches that fit in memory. No other cap exceeds this number.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
@@ -380,7 +379,7 @@ def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 #: How a block is squeezed: (patience, pause). For patience, see :class:`Trial`. Before its first B,
-#: a device prefers an input of its second chunk to another microbatch. The device waits for this
+#: a device prefers an input of its second chunk to a new microbatch. The device waits for this
 #: input if it arrives within the pause, which is a multiple of the time of F.
 MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
