@@ -12,7 +12,8 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
-# Only type checkers perform these imports. At run time, nothing is loaded before Ctrl-C is handled.
+# Only type checkers perform these imports. At run time, nothing is loaded before the Ctrl-C handler
+# is installed.
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,6 +1,6 @@
 """Entry point of the command line: ``bubbleviz`` and ``python -m bubbleviz``.
 
-Everything is imported in ``main``, because worker processes also import this module.
+All imports are in ``main``, because worker processes also import this module.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 #: Minimum memory limits for numpy and scipy: (name in ``resource``, option of ``ulimit``, MiB).
 _MIN_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
-#: Number of new objects after which Python's garbage collector runs, about 300 times the default. A
-#: garbage collection visits all objects, which took 5 % of a run's time and freed little memory.
+#: Number of new objects after which Python's garbage collector runs, about 300 times the default.
+#: Each collection visits all objects. With the default, this took 5 % of a run's time and freed
+#: little memory.
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 

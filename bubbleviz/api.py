@@ -44,7 +44,7 @@ from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, find_missing_files
 from bubbleviz.timing import time_step
 
-if TYPE_CHECKING:  # at run time, only the commands that need these modules import them
+if TYPE_CHECKING:  # at run time, these modules are imported only by commands that need them
     from bubbleviz.report.compared.comparison import Comparison
     from bubbleviz.schedules.ideal import Estimate, Ideal
 
@@ -103,16 +103,17 @@ def analyze(
         memory_limit: Memory per device that the simulated schedules may use, for example ``80GB``.
             By default, they may use as much memory as the run did. Requires ``what_if`` and implies
             ``memory``.
-        flops: Model FLOPs per iteration over all ranks, a slash, and the peak FLOP/s of a GPU, for
-            example ``4.2e15/989e12``. If given, the model FLOPs utilization (MFU) is computed.
+        flops: Model FLOPs per iteration over all ranks and peak FLOP/s of a GPU, separated by a
+            slash, for example ``4.2e15/989e12``. If given, the model FLOPs utilization (MFU) is
+            computed.
         jobs: For a single profile, the number of threads that read it, in addition to the thread
             that links kernels to API calls. For several profiles, the number of processes that read
             them. A script that uses more than one job must protect its code with
             ``if __name__ == "__main__":``.
         dask: Address or scheduler file of a Dask cluster whose workers read the profiles, or None
             to read them on this machine.
-        dask_timeout: Maximum time in seconds to wait for Dask workers that stopped responding, or
-            None for 600. The logger ``bubbleviz.dask`` names an unresponsive worker after 10 s.
+        dask_timeout: Maximum time in seconds to wait for Dask workers that have stopped responding.
+            None means 600. The logger ``bubbleviz.dask`` names an unresponsive worker after 10 s.
         progress: Object that is notified of the run's progress, or None.
 
     Raises:
@@ -272,8 +273,8 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
     """Compare the bubble ratios and durations of two or more runs.
 
-    The comparison also checks whether the later runs followed the advice for the first run, and
-    whether that helped.
+    The comparison also checks whether the advice for the first run was followed in the later runs,
+    and whether that helped.
 
     Args:
         runs: Each run is a report from ``analyze`` or ``load``, the path of a saved report, or the

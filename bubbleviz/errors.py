@@ -59,7 +59,7 @@ class NothingToAnalyzeError(ProfileError):
 
 
 class MismatchError(BubblevizError):
-    """The profiles do not belong together, so they cannot be analyzed as one run."""
+    """The profiles do not belong to the same run, so they cannot be analyzed together."""
 
 
 class OutputError(BubblevizError):

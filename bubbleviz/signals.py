@@ -18,7 +18,7 @@ ENDING: tuple[signal.Signals, ...] = tuple(
 
 @contextmanager
 def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
-    """Raise SystemExit on signals that end a process, so that temporary files are removed.
+    """Raise SystemExit on signals that end a process, so that temporary files get removed.
 
     Inside this context, the exit code is 128 plus the signal number. Signals that already have a
     handler, or are ignored (as ``nohup`` does with SIGHUP), are left alone. Outside the main thread

@@ -93,12 +93,12 @@ def time_step(name: str) -> Iterator[Rows]:
 
 
 def record_file(name: str, file: str) -> None:
-    """Record how a file is read, as a step that has no duration.
+    """Record how a file is read, as a step without a duration.
 
     The step is nested in the running step. Nothing is recorded outside :func:`record_steps`.
 
     Args:
-        name: Name of the step, which tells how the file is read.
+        name: Name of the step, which says how the file is read.
         file: Name of the file.
     """
     if notes := _notes.get():

@@ -7,8 +7,8 @@
 
 Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as profiler
 ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention ``bubbleviz``, which
-``bubbleviz analyze`` recognizes without an option. As long as nothing records the ranges, a range
-costs one or two microseconds.
+``bubbleviz analyze`` recognizes without an option. As long as nothing records the ranges, each
+range costs one or two microseconds.
 
 ``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. The call
 ``annotate.torch_pipelining(record="run/")`` also records to files. Setting the environment variable
@@ -21,7 +21,8 @@ without stages. The function wraps framework methods and returns a handle, which
 manager. The handle's method ``remove()`` restores the original methods. Annotating the framework
 again returns the existing handle.
 
-The package imports only the standard library. PyTorch is used if the script has imported PyTorch.
+The package imports only the standard library. It uses PyTorch only if the script has already
+imported it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Part files, to which a process appends its iterations.
 
 When a part file is full, the process starts the next one. Only one process writes to a part file.
-The file is never renamed and changes only at its end. A concurrent reader, even on another machine,
-therefore always sees a prefix of the file.
+The file is never renamed, and data is only appended to it. Therefore, a concurrent reader always
+sees a prefix of the file, even on another machine.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 #: Monotonic time and UTC at the same moment, and the maximum error of the pair, all in ns.
 Clocks: TypeAlias = tuple[int, int, int]
-#: Number of times that both clocks are read. The reading with the smallest error wins.
+#: Number of times that both clocks are read. The reading with the smallest error is used.
 _N_READINGS = 3
 
 

@@ -37,7 +37,7 @@ class Recorders:
         self._is_profiling: Callable[[], bool] = bool
         self._record: Callable[[str], Any] | None = None
         self._is_set_up = False
-        #: Number for the next iteration to which the script gives no number, starting at 0.
+        #: Number for the next iteration to which the script does not give a number, starting at 0.
         self.next_iteration = 0
         #: Recorder that writes files, or None. See :mod:`bubbleviz.annotate.recorder`.
         self.recorder: Recorder | None = None

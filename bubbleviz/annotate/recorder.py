@@ -24,8 +24,8 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.annotate.timing_events import TimingEvents
 
-#: Maximum number of iterations that are queued until their GPU work is complete.
-#: ``_STOP_TIMEOUT_S`` is the maximum time in seconds that ``Recorder.stop`` waits for the GPU.
+#: Maximum number of queued iterations whose GPU work is not complete. ``_STOP_TIMEOUT_S`` is the
+#: maximum time in seconds that ``Recorder.stop`` waits for the GPU.
 _MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
 #: Names of operations that start an iteration when no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
@@ -174,8 +174,8 @@ class Recorder:
             with self._lock:
                 stamps = block.stamps
                 if block is not self._block or len(stamps) >= _MAX_OPERATIONS:
-                    # The operation's iteration may already be written, so the current one counts
-                    # the loss.
+                    # The operation's iteration may already have been written, so the loss is
+                    # counted in the current one.
                     if self._block is not None:
                         self._block.n_lost += 1
                     if events is not None and self._events is not None:
@@ -218,8 +218,8 @@ class Recorder:
             number: Number of the iteration, or None if no range marks the iteration.
         """
         previous = self._block
-        # Child processes started by multiprocessing do not run atexit functions, and they drop
-        # finalizers that the parent registered.
+        # Child processes started by multiprocessing run neither atexit functions nor finalizers
+        # that the parent registered.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)

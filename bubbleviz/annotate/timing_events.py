@@ -9,8 +9,8 @@ complete::
 
 Event times are not on the host's clock. Each iteration therefore starts with an anchor, which is an
 event on an otherwise empty stream. The GPU reaches an anchor a few microseconds after the host has
-recorded the anchor, but never before. If the GPU reaches an anchor late, the anchors of earlier
-iterations are used because they are more accurate.
+recorded the anchor, but never before. If the GPU reaches an anchor late, earlier iterations'
+anchors are used, because they are more accurate.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class TimingEvents:
         self._abandoned.extend(event for event in events if event is not None)
 
     def _take_event(self) -> Any:
-        """Return an event from the pool, or a new event, or None if ``max_events`` are in use."""
+        """Return an event from the pool, or a new one. None if ``max_events`` are in use."""
         if self._free:
             return self._free.pop()
         if self._n_events >= self._max_events:

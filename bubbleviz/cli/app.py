@@ -32,7 +32,7 @@ _SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted, so the results are incomplete; run the command again"
 #: Options of the application itself, given without a command.
 _APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
-#: Options whose value is a path other than that of a profile.
+#: Options whose value is a path, but not the path of a profile.
 _FILE_OPTIONS = ("-o", "--output", "--convention")
 #: Settings that typer uses for every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
@@ -41,8 +41,8 @@ _NO_MEMORY = "out of memory; try a smaller --jobs, fewer profiles at once, or --
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-#: (help panel, summary, example arguments) of each command, in the order of ``--help``.
-#: A command is a function in the module of the same name in ``bubbleviz.cli.commands``.
+#: (help panel, summary, example arguments) of each command, in the order of ``--help``. A command
+#: is a function in ``bubbleviz.cli.commands``, in the module of the same name.
 _COMMANDS = {
     "analyze": (
         _MEASURE,
@@ -180,7 +180,7 @@ def _move_command_first(arguments: list[str]) -> list[str]:
     """
     first, *rest = arguments
     if first in {"help", *_SETTINGS["help_option_names"]}:
-        # If the word is an unknown command, this is reported later.
+        # If the word is an unknown command, an error is reported later.
         word = next((word for word in rest[:1] if not word.startswith("-")), "help")
         return ["--help"] if word == "help" or _is_path(word) else [word, "--help"]
     if first.startswith("-") and not first.startswith(_APP_OPTIONS):
@@ -201,7 +201,7 @@ def _is_path(word: str) -> bool:
 
 
 def _run(arguments: list[str], names: PrivateNames) -> int:
-    """Run the command of a command line, and return its exit code.
+    """Run the command on a command line, and return its exit code.
 
     If the command line starts with a path, the command is chosen based on the content of the files.
     If a signal ends the command, a message says that the output is incomplete, and the signal

@@ -1,4 +1,4 @@
-"""Error messages for incorrect command lines, suggesting the word that was probably meant."""
+"""Error messages for incorrect command lines, which suggest the word that was probably meant."""
 
 from __future__ import annotations
 

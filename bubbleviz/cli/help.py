@@ -155,8 +155,8 @@ def _is_value(word: str) -> bool:
     """Return whether the word after ``-v`` is meant as a list of tables, and not as a path.
 
     A word is a list of tables if it contains the name of a table, or if it neither looks like a
-    path nor is an existing path. This way, a misspelled table name is still recognized as a list of
-    tables.
+    path nor is an existing path. Therefore, a misspelled table name is still recognized as a list
+    of tables.
     """
     if {*word.split(",")} & {*ANALYZE_TABLES, ALL}:
         return True

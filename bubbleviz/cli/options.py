@@ -66,7 +66,7 @@ def list_convention_names() -> list[str]:
 
 
 def list_limit_prefixes() -> list[str]:
-    """Return ``NAME=`` for each ratio. Shells offer these texts as completions for limits."""
+    """Return ``NAME=`` for each ratio. Shells offer these strings as completions for limits."""
     from bubbleviz.count.ratios import list_ratios
 
     return [f"{ratio.name}=" for ratio in list_ratios()]
@@ -144,8 +144,8 @@ class MeasurementOptions:
         Args:
             run: The path of a report, or the paths of a run's profiles.
             command: Name of the command, for error messages.
-            verb: Verb for error messages that says what the command does with a report, for example
-                "checks".
+            verb: Verb for error messages that describes what the command does with a report, for
+                example "checks".
 
         Raises:
             UsageError: Several paths are given and one of them is a report, or options that apply
@@ -312,7 +312,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that turns a function into a command for typer.
 
-    The decorator replaces some parameters of the function by command-line options:
+    The decorator replaces some parameters of the function with command-line options:
 
     - A parameter whose type is a dataclass is replaced by one option per field.
     - The parameter ``outputs`` (see :class:`Outputs`) is replaced by ``-o``, ``--force``,

@@ -66,7 +66,7 @@ class Outputs:
                 ``content(result, format, file)``.
             print_result: Function that prints the result. Not called if an output is ``-``, or if
                 ``quiet`` is true.
-            warnings: Messages to print on standard error.
+            warnings: Messages to print on standard error, unless ``quiet`` is true.
 
         Raises:
             OutputError: A file cannot be written.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DEVICES, _SHAPES = 3, 4
 #: Maximum number of similar files to name.
 _MAX_SIMILAR = 8
-#: Singular forms of row names whose plural does not simply add an "s".
+#: Singular forms of row names whose plural is not simply formed with an "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
     "copies": "copy",
@@ -167,7 +167,7 @@ def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
 
 
 def _describe_next_step(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
-    """Yield lines that say whether ``analyze`` can measure the profile, and what is missing."""
+    """Yield lines that say whether ``analyze`` can measure the profile and what is missing."""
     yield Sentence("Next", style="bold")
     verdict = f"analyze {'can' if inspection.analyzable else 'cannot'} compute bubble ratios"
     yield HangingLines(
@@ -191,7 +191,7 @@ def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str
 
 
 def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
-    """Yield a note with the number of unlisted entries, if there are any.
+    """Yield a note with the number of entries that are not listed, if there are any.
 
     Args:
         count: Number of entries.

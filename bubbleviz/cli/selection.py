@@ -193,7 +193,7 @@ class PictureOptions(PaperOptions):
 def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
     """Return the indices of the iterations that ``--iteration`` selects, ascending.
 
-    A range selects the iterations in it that exist. An iteration given as a single number must
+    A range selects all existing iterations in the range. An iteration given as a single number must
     exist. The value ``all`` selects all iterations. If the option is not given, the result is ().
 
     Args:

@@ -29,7 +29,7 @@ _SUFFIX = re.compile(
     r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Lookahead that matches the text following a host or file name in a rank label.
+#: Lookahead that matches the text after a host or file name in a rank label.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
 #: Matches paths that have not been recorded yet, for example in the names of Python frames. In
 #: frame names, line numbers can be written as ``#``.
@@ -83,7 +83,7 @@ class StandIns:
         self._stems: dict[str, str] = {}
         #: Stand-ins for threads, functions, processes and GPUs. Keyed by (kind, name).
         self._of_kind: dict[tuple[str, str], str] = {}
-        #: Stand-ins that text may already contain and that must not be replaced again.
+        #: Stand-ins that a text may already contain. They must not be replaced again.
         self._assigned: set[str] = set()
         self._count: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
@@ -96,9 +96,9 @@ class StandIns:
     def add_path(self, path: str) -> str:
         """Record a path as private, and return its stand-in.
 
-        The absolute path and the file name get the same stand-in. The stand-in of a directory is
-        ``directory1`` and so on. The stand-in of a file is ``file1.sqlite`` and so on, with the
-        file's own suffix. Empty paths, ``-`` (standard output) and stand-ins are returned
+        The absolute path and the file name get the same stand-in. The stand-ins for directories are
+        ``directory1`` and so on. The stand-ins for files are ``file1.sqlite`` and so on, with the
+        suffix of the original file. Empty paths, ``-`` (standard output) and stand-ins are returned
         unchanged.
         """
         if path in ("", "-") or path in self._stand_in or path in self._assigned:
@@ -150,7 +150,7 @@ class StandIns:
         return public
 
     def _find_stand_in(self, name: str) -> str:
-        """Return the stand-in of a name that the pattern matched. New paths are recorded."""
+        """Return the stand-in for a name that the pattern matched. New paths are recorded."""
         return self._stand_in.get(name) or self._stems.get(name) or self.add_path(name)
 
     def replace_in_value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
@@ -225,7 +225,7 @@ class StandIns:
         return f"{option}{sign}{self.replace_in_word(value)}" if value else word
 
     def _replace_process_id(self, number: int, field: str) -> int:
-        """Return the stand-in of a process id.
+        """Return the stand-in for a process id.
 
         If the field does not contain process ids, the number is returned unchanged.
         """
@@ -242,13 +242,13 @@ class StandIns:
         return np.array(replaced, pids.dtype)[index].reshape(pids.shape)
 
     def _get_process(self, pid: str) -> str:
-        """Return the stand-in of a process id: the digits of another number, such as "1"."""
+        """Return the stand-in for a process id, which is another number as text, such as "1"."""
         if ("", pid) not in self._of_kind:
             self._of_kind["", pid] = self._number_next("")
         return self._of_kind["", pid]
 
     def _get_stand_in(self, name: str, kind: str) -> str:
-        """Return the stand-in of a thread, function or GPU. A new name gets a new stand-in.
+        """Return the stand-in for a thread, function or GPU. A new name gets a new stand-in.
 
         Args:
             name: The name. A name that already is a stand-in is returned unchanged.
@@ -262,17 +262,17 @@ class StandIns:
         return self._of_kind[kind, name]
 
     def _number_next(self, kind: str) -> str:
-        """Return the next unused stand-in of a kind, such as ``host3``."""
+        """Return the next unused stand-in for a kind of name, such as ``host3``."""
         self._count[kind] += 1
         return f"{kind}{self._count[kind]}"
 
     def _add(self, name: str, stand_in: str) -> None:
-        """Assign a stand-in to a name, and to the form that the name takes in messages.
+        """Assign a stand-in to a name, and to the name as it is shown in messages.
 
         Messages show names on one line, with unprintable characters replaced by blanks.
         """
         self._stand_in[name] = stand_in
-        # ``flat`` is the form that the name takes in messages.
+        # ``flat`` is the name as it is shown in messages.
         flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         self._stand_in.setdefault(flat or name, stand_in)
         if name in self._paths:
@@ -289,10 +289,12 @@ class StandIns:
     def _make_pattern(self, name: str) -> str:
         """Return a regular expression that matches a name as a complete word.
 
-        If the name is a directory, paths below the directory match as well. A directory without a
-        stand-in is matched only as part of such a path. A path that consists only of letters may be
-        an ordinary word. Such a path is matched only at the start of a message, followed by a
-        colon, or in a rank label.
+        There are two special cases:
+
+        - If the name is a directory, paths below the directory match as well. If the directory has
+          no stand-in (the replacement for a private name), only paths below it match.
+        - If the name is a path that consists only of letters, it may be an ordinary word. It is
+          then matched only in a rank label, or at the start of a message and followed by a colon.
         """
         quoted = re.escape(name)
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
@@ -301,6 +303,7 @@ class StandIns:
             word = rf"^{quoted}(?=: )|(?<![A-Za-z0-9]){quoted}{_DEVICE}"
         if name in self._folders:
             path_below = rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+"
-            # A directory with a public name, such as a schedule, is private only inside a path.
+            # A directory with a public name, such as that of a schedule, is private only inside a
+            # path.
             return rf"{path_below}|{word}" if name in self._stand_in else path_below
         return word

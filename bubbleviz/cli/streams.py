@@ -11,9 +11,9 @@ from typing import TextIO
 def open_missing() -> None:
     """Open a replacement for each standard stream closed by the caller (``>&-``).
 
-    Without a replacement, the next file that is opened would get the file descriptor of the stream,
-    and printed text would be written to that file. Reading the replacement of standard input
-    returns no data, text on standard error is discarded, and writing to standard output fails.
+    Without a replacement, the next file that is opened would get the stream's file descriptor, and
+    printed text would be written to that file. The replacement for standard input contains no data.
+    Text on standard error is discarded, and writing to standard output fails.
     """
     for number in range(3):
         try:

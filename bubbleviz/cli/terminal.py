@@ -38,7 +38,8 @@ _LONGEST_PATH, _FILES = 100, 4
 PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
 #: Default number of lines when standard output is not a terminal.
 _PIPED_LINES = 24
-#: If standard output's encoding lacks any of the following characters, only ASCII is printed.
+#: If any of the following characters is missing from standard output's encoding, only ASCII is
+#: printed.
 _DRAWING_CHARACTERS = "█▓▒░▚▞▄▌▐·─…±≥"
 #: Maximum length of a message.
 _LONGEST = 800
@@ -215,10 +216,10 @@ def print_message(message: str, code: int, names: PrivateNames) -> int:
     """
     flat = to_one_line(names.text(message))
     if len(flat) > _LONGEST:
-        # Usually, an overlong path is the reason. Cut the middle, so that the advice at the end is
+        # The reason is usually a very long path. Cut the middle, so that the advice at the end is
         # still shown.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    # The exit code must not change if standard error is full or closed, even when it is flushed.
+    # The exit code must not change if writing to or flushing standard error fails.
     try:
         sys.stderr.write(f"bubbleviz: {flat}\n")
         sys.stderr.flush()
@@ -325,7 +326,7 @@ def _show_late_bars() -> Iterator[Bars]:
 
 @contextmanager
 def show_reading_progress() -> Iterator[ReadingBars | None]:
-    """Show on standard error how far the profiles have been read.
+    """Show on standard error how much of the profiles has been read.
 
     Yields the progress bar, or None if standard error is not a terminal.
     """

@@ -43,14 +43,13 @@ COLUMNS = (
 )
 #: Maximum length of a run title in tables, in characters.
 _TITLE_LENGTH = 30
-#: Maximum numbers of runs, summary lines, notes and time-table rows on one screen.
+#: Maximum number of runs, of summary lines, of notes, and of rows of the time table on one screen.
 _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
-#: Name of the table row for the sum of all parts without a row of their own.
+#: Name of the table row that sums up all parts without a separate row.
 _REST = "everything else"
 #: Parts of a window that are not idle time.
 _WORK = ("work", "busy")
-#: Minimum time for an idle part to be listed. It is enough if the part reaches this time in one of
-#: the runs.
+#: Minimum time for an idle part to be listed. The part must reach this time in at least one run.
 _MIN_PART_NS = 500.0
 
 
@@ -58,8 +57,8 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values: runs, ratios, differences, advice, notes and test.
 
     Each ratio has one cell per run. All differences are relative to the first run. The entries of
-    ``advice`` say whether the advice for the first run was followed in another run, and how much it
-    gained there.
+    ``advice`` say whether the advice for the first run was followed in another run, and how much
+    time was gained.
     """
     return {
         "headline": comparison.headline,
@@ -79,7 +78,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
             }
             for run, differences in zip(comparison.runs, comparison.differences, strict=True)
         ],
-        # For each later run, whether the advice for the first run was followed, and how much it
+        # For each later run, whether the advice for the first run was followed, and how much was
         # gained.
         "advice": [
             {"run": run.title, **asdict(result), "text": result.line}
@@ -122,7 +121,7 @@ def _make_cell_document(cell: Cell) -> dict[str, Any]:
 
 
 def _make_average_document(average: Average) -> dict[str, float | None]:
-    """Return the mean, standard deviation and number of values behind an average as JSON values."""
+    """Return an average's mean, standard deviation and number of values as JSON values."""
     return {"mean": average.mean, "std": average.std, "n": average.n}
 
 
@@ -213,7 +212,7 @@ def format_markdown(comparison: Comparison) -> str:
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
-    """Return a line with the largest cause of a run's idle time and the first thing to do.
+    """Return a line that names the largest cause of a run's idle time and the first thing to do.
 
     The result is an empty list if both are unknown.
 
@@ -322,7 +321,7 @@ def _make_time_table(
 
 
 def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
-    """For each run, split a rank's mean window into work and causes of idle time.
+    """For each run, split the mean window of a rank into work and causes of idle time.
 
     The window of the primary ratio is used. If the primary ratios of the runs differ, the window of
     ``comparison.headline`` is split instead, and only into work and bubble. If the runs process
@@ -477,7 +476,7 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
 
 
 def _describe_window_changes(comparison: Comparison, index: int) -> str:
-    """Return clauses that say how much longer or shorter a run's windows have become, or "".
+    """Return clauses that say how much a run's windows have changed in length, or "".
 
     The main clause is about the windows of ``comparison.longest``, which represent the iterations.
     The windows of the primary ratio get a separate clause only if they changed by a different
@@ -531,7 +530,7 @@ def _describe_relative_change(change: float) -> str:
 
 
 def _name_windows(comparison: Comparison) -> str:
-    """Return the subject of the clause about window lengths: iterations, or entire captures."""
+    """Return the subject of the clause about window lengths: iterations or entire captures."""
     return "iterations" if has_iterations(comparison.runs[0].saved) else "whole captures are"
 
 

@@ -1,8 +1,8 @@
 """Defines documents as sequences of blocks (sentences, tables and lists), and formats numbers.
 
 Code that reports results yields blocks, and does not depend on the output medium. Each table row is
-a mapping from column header to cell text. Columns are therefore named where their cells are made,
-and an optional column is simply left out of the rows::
+a mapping from column header to cell text. Code that makes a cell therefore also names its column,
+and simply leaves an optional column out of the rows::
 
     yield Sentence("2 devices, idle for 12.30 % of the time", style="bold")
     yield Table(
@@ -84,8 +84,8 @@ class Table:
         wrap: Headers of the columns whose text is wrapped. In all other columns, long text is
             truncated.
         drop_order: Headers of the columns to drop first if the terminal is too narrow, least
-            important first. If that is not enough, the remaining columns are dropped from the
-            right. The first column is always kept.
+            important first. If that is not enough, the remaining columns are dropped from right to
+            left. The first column is kept unless it is listed here.
         n_omitted: Number of rows left out of the table. A value of 0 or less means none.
         hint: Text that follows the number of omitted rows and says where to find them.
         headers: Column headers, which may span several lines, or () to use the first row's keys.
@@ -171,7 +171,7 @@ def format_ms(value: float | None) -> str:
 
 
 def format_percent_cell(value: float | None) -> str:
-    """Format a ratio as percent with two decimals and no percent sign. None becomes a dash."""
+    """Format a ratio as a percentage with two decimals but no percent sign. None becomes a dash."""
     return "-" if value is None else f"{100 * value:.2f}"
 
 
@@ -189,7 +189,7 @@ def format_interval(interval: tuple[float, float] | None) -> str:
 def truncate_middle(text: str, width: int) -> str:
     """Shorten text to ``width`` characters by replacing its middle with an ellipsis.
 
-    Two thirds of the remaining characters are from the end of the text. Text that fits is
+    Two thirds of the remaining characters come from the end of the text. Text that fits is
     unchanged.
     """
     if len(text) <= width:

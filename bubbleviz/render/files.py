@@ -23,7 +23,7 @@ _MAX_WAIT_S = 10
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
-    """Check, before the analysis starts, that output files can be written.
+    """Check that output files can be written, before the analysis starts.
 
     Args:
         outputs: Paths of the outputs. ``-`` means standard output.
@@ -42,7 +42,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
                 input_paths.add(Path(input_).resolve())
     checked: set[Path | str] = set()
     for output in outputs:
-        # ``resolve`` fails for names that are too long or contain a NUL, and for cycles of links.
+        # ``resolve`` fails for names that are too long or contain a NUL, and for cyclic links.
         with _convert_errors(output, (OSError, RuntimeError, ValueError)):
             path = output if output == "-" else Path(output).resolve()
             if path in checked:
@@ -171,8 +171,8 @@ def _is_channel(output: str) -> bool:
 def _open_channel(output: str) -> int:
     """Open a pipe or a device for writing, and return its file descriptor.
 
-    If no process reads the pipe yet, this function waits for up to ``_MAX_WAIT_S`` seconds. The
-    returned descriptor is in blocking mode.
+    If no process is reading the pipe yet, this function waits for up to ``_MAX_WAIT_S`` seconds.
+    The returned descriptor is in blocking mode.
 
     Raises:
         OSError: The output cannot be opened, or no process opens the pipe for reading in time.
@@ -219,9 +219,9 @@ def _get_umask() -> int:
 def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
     """Rename a temporary file to its final name.
 
-    If ``force`` is false, an existing file is never replaced, even if it was created a moment ago.
-    If ``force`` is true, the new file gets the permissions of the file it replaces. If the output
-    is a symbolic link, its target is replaced and the link is kept.
+    If ``force`` is false, an existing file is never replaced, even if it was created only a moment
+    ago. If ``force`` is true, the new file gets the permissions of the file it replaces. If the
+    output is a symbolic link, its target is replaced and the link is kept.
 
     Args:
         temporary: Path of the temporary file.

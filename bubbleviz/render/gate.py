@@ -19,8 +19,8 @@ def format_markdown(
 ) -> str:
     """Return a report's checks as Markdown.
 
-    The text contains the verdict, a table with one row per limit, lines about failed checks and
-    promises, and the largest cause of idle time.
+    The text contains the verdict, a table with one row per limit, one line for each failed check
+    and each promise, and the largest cause of idle time.
 
     Args:
         saved: The report.
@@ -85,10 +85,16 @@ def format_json(
 
 
 def _make_check_values(check: Check) -> dict[str, Any]:
-    """Return the ratio, value, limit and verdict of a check as JSON values.
+    """Return the result of a check as JSON values.
 
-    The key ``of`` says whether the limit applies to the window length or to the bubble. The key
-    ``unit`` is "ms", or None if the value is a fraction of 1.
+    The values have the following keys:
+
+    - ``ratio``: name of the ratio.
+    - ``of``: "window" if the limit applies to the window length, or "bubble".
+    - ``unit``: "ms", or None if the value is a fraction.
+    - ``value`` and ``most``: the checked value and its limit.
+    - ``passed``: whether the check passed.
+    - ``text``: the line that is printed for the check.
     """
     limit = check.limit
     return {

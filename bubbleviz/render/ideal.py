@@ -30,8 +30,8 @@ SCHEMA = "bubbleviz.simulation/1"
 def make_document(result: Ideal | Estimate) -> dict[str, Any]:
     """Return a simulated schedule as JSON values.
 
-    If the result was computed by a formula, the makespan, the schedule ratio, the activations and
-    the memory are None.
+    If the result was computed by a formula, the makespan, the ``schedule`` ratio, the activations
+    and the memory are None.
     """
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
@@ -84,7 +84,7 @@ def draw_svg(result: Ideal | Estimate, view: View) -> str:
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
-    """Return the result unchanged if it was simulated and so contains an order of operations.
+    """Return the result unchanged if it was simulated, which means that it contains an order.
 
     Raises:
         UsageError: The result was computed by a formula, so it has no order.
@@ -95,7 +95,7 @@ def _check_order(result: Ideal | Estimate) -> Ideal:
 
 
 def explain_no_picture(name: str) -> str:
-    """Return the error message for an attempt to draw a schedule that is only a formula.
+    """Return the error message for an attempt to draw a schedule that is defined only by a formula.
 
     The message recommends a similar schedule that can be drawn, if there is one.
     """
@@ -217,7 +217,7 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
     """Return a choice's schedule, sizes and predictions as JSON values.
 
-    Unknown predictions are None, and ``reason`` then says why.
+    Unknown predictions are None. In that case, ``reason`` says why.
     """
     return {
         "schedule": choice.schedule,
@@ -290,5 +290,8 @@ def _make_choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _make_line(name: str, value: str, meaning: str) -> tuple[str, str]:
-    """Return a (lead, text) pair: the name and value, padded to columns, and the meaning."""
+    """Return a (lead, text) pair.
+
+    The lead is the name and value, padded to columns, and the text is the meaning.
+    """
     return f"  {name:<18}{value:>16}  ", meaning

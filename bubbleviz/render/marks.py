@@ -70,9 +70,9 @@ class Marks(Table):
 
 
 def make_compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the compute marks in a selection, in unsorted blocks.
+    """Yield the compute marks in a selection, in blocks that are not sorted.
 
-    The last block contains compute that does not belong to any operation.
+    The last block contains the compute that does not belong to any operation.
 
     Args:
         report: The report.
@@ -87,7 +87,7 @@ def make_compute_marks(report: Report, selection: Selection, width: float) -> It
 
 
 def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the communication marks in a selection, in unsorted blocks.
+    """Yield the communication marks in a selection, in blocks that are not sorted.
 
     A communication operation without busy intervals gets one mark that covers its span.
 
@@ -98,7 +98,7 @@ def make_communication_marks(report: Report, selection: Selection, width: float)
     """
     yield from _make_operation_marks(report, selection, width, COMMUNICATION, report.busy)
     operations = report.operations
-    # A run read from a table of operations has no kernels and therefore no busy intervals.
+    # A run that was read from a table of operations has no kernels and thus no busy intervals.
     has_only_span = operations.has_span == 1
     has_only_span[report.busy.operation] = False
     rows = np.flatnonzero(has_only_span)
@@ -113,7 +113,7 @@ def _make_operation_marks(
     phases: Sequence[Phase],
     intervals: BusyIntervals,
 ) -> Iterator[Marks]:
-    """Convert busy intervals in the selected time to marks, and yield the marks in blocks.
+    """Convert busy intervals in the selected time span to marks, and yield the marks in blocks.
 
     Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. An interval in
     such an iteration is left out if the edge of the picture clips it to less than a pixel.
@@ -288,10 +288,13 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
     """Choose the upper or lower half of the row for each mark drawn at half height.
 
-    A mark is drawn in the upper half if that half becomes free before the lower half, and no later
-    than one pixel after the mark's start. Otherwise the mark is drawn in the lower half.
-    Full-height marks occupy only the upper half, because marks in the lower half are drawn over
-    them.
+    A mark is drawn in the lower half, unless both of these conditions hold:
+
+    - The upper half becomes free before the lower half.
+    - The upper half becomes free no later than one pixel after the mark's start.
+
+    A half becomes free when all earlier marks drawn in it have ended. Full-height marks occupy only
+    the upper half, because marks in the lower half are drawn over them.
 
     Args:
         left: Left end of each half-height mark, as returned by :func:`_join_rows`, ascending.

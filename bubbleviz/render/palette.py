@@ -1,8 +1,8 @@
 """Colors of pictures, legible in print, in grayscale and on a dark screen.
 
-The fill colors of phases match those of the figures in the zero-bubble papers. Some of the phase
-colors are equally dark. A phase that would otherwise look like another one in grayscale has a strip
-along its top or bottom edge::
+The fill colors of phases match those of the figures in the zero-bubble papers. Some phase colors
+are equally dark. A phase that would otherwise look like another one in grayscale has a strip along
+its top or bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
@@ -84,8 +84,8 @@ CRITICAL = "#c2185b"
 #: Colors for fast, usual and slow times in a heat map. Slower times are darker.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# If there are several chunks, the first chunk's color is mixed with this fraction of black. The
-# last chunk's color is mixed with a fraction of white.
+# Fractions of black and white. If there are several chunks, the first chunk's color is mixed with
+# black, and the last chunk's color with white.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 

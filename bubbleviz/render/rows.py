@@ -1,8 +1,8 @@
 """Chooses the rows of tables and pictures: one row per rank, or one row per stage.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
-picture draws only one replica. The replica drawn is the one in the pipeline that the first advice
-concerns, or else the first one. If the run has very many ranks, the replica with the median bubble
+picture draws only one replica. This is the replica in the pipeline that the first advice concerns,
+otherwise the first replica. If the run has very many ranks, the replica with the median bubble
 ratio is drawn instead. The ratio next to a row belongs to the drawn replica. Table rows contain
 means over all replicas, and the table titles say so. In pictures, ranks that stand out have
 additional rows.
@@ -21,9 +21,9 @@ from bubbleviz.report.rank_means import compute_rank_means, is_many_ranks, list_
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of ranks for which each rank gets its own row. If there are more ranks, each stage
-#: gets a row. The second maximum is for figures in papers, where a row is as tall as a line of
-#: text. Both are ignored if the view chooses the kind of rows.
+#: Maximum number of ranks for which each rank gets a row. If there are more ranks, each stage gets
+#: a row. The second maximum is for figures in papers, where a row is as tall as a line of text.
+#: Both are ignored if the view specifies the kind of rows.
 MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
 #: Maximum number of extra rows for ranks that stand out.
 _MOST_STANDOUTS = 8
@@ -124,8 +124,8 @@ def draw_advised_pipeline(
 
     - If several pipelines have the most marked ranks, the pipeline of the marked rank with the
       smallest index is chosen.
-    - If several of a row's replicas are in this pipeline, a marked replica is preferred, then the
-      smallest index.
+    - If several of a row's replicas are in this pipeline, marked replicas are preferred. Among
+      these replicas, the one with the smallest index is drawn.
     - A row without a replica in this pipeline is unchanged.
 
     Args:

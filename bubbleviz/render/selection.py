@@ -114,9 +114,9 @@ def measure_row_ratios(
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the bubble ratio to show next to each row, and the range over its replicas.
 
-    The ratio is the mean of the drawn rank's primary ratio. The mean is taken over the drawn
-    iterations that the report averages, or over all drawn iterations if it averages none of them.
-    The range covers all replicas of the row and all drawn iterations. Unknown ratios are ignored.
+    The ratio is the drawn rank's mean primary ratio. The mean is taken over the drawn iterations
+    that the report averages, or over all drawn iterations if none of them are averaged. The range
+    covers all replicas of the row and all drawn iterations. Unknown ratios are ignored.
 
     Args:
         report: The report.
@@ -169,7 +169,7 @@ def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, 
 
     The window is the first of the following that exists:
 
-    1. The window of the primary ratio. The last iteration lacks the window of ``period``.
+    1. The window of the primary ratio. The last iteration has no ``period`` window.
     2. The window of ``schedule``.
     3. The time from the start of the rank's first operation to the end of its last operation.
 

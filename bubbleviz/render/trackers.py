@@ -1,7 +1,7 @@
 """Logs a report to an experiment tracker: Weights & Biases, MLflow or TensorBoard.
 
-The metric names are the same as in ``bubbleviz watch``. TensorBoard is the only tracker imported by
-this module. For other trackers, the methods of the run object determine how metrics are logged.
+The metric names are the same as in ``bubbleviz watch``. TensorBoard is the only tracker that this
+module imports. All other trackers are recognized by the methods of the run object.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def wrap_text(
 
 
 def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> str:
-    """Return as many of the line's first words as fit, followed by an ellipsis.
+    """Return the line's first words, as many as fit, followed by an ellipsis.
 
     If not even the first word fits, the word is truncated. A word that contains a digit is left out
     instead, because a truncated number would be a different number.

@@ -50,8 +50,9 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding that contains nothing unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Fault kinds that cannot be removed completely, and a factor. A finding of one of these kinds that
-#: saves more than the largest slow finding must save at least this many times as much.
+#: Fault kinds that cannot be removed completely, and a factor. A finding of such a kind may save
+#: more than every finding about something slow. In that case, it must save at least this many times
+#: as much to be listed.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -61,12 +62,12 @@ _MIN_ORDER_SAVING = 0.001
 _SAME = 0.95
 #: Maximum number of entries in the list of advice.
 _MAX_LISTED = 5
-#: Maximum number of pieces of further advice, and their minimum saving as a fraction of an
+#: Maximum number of entries in the further advice, and their minimum saving as a fraction of an
 #: iteration.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Fault kinds that are found by comparing the times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
-#: Fault kinds that may be falsely detected if a clock was set during the run.
+#: Fault kinds that may be detected by mistake if a clock was set during the run.
 _ON_SET_CLOCKS = {"iteration"}
 
 
@@ -83,7 +84,7 @@ class StepCode(StrEnum):
     ADD_RANKS_OF_FEW = "add-ranks-of-few-pipelines"
     REPAIR_CLOCKS = "repair-clocks"
     ALIGN_CLOCKS = "align-clocks"
-    # Launch gaps, or compute outside operations, take more time than the bubble.
+    # Launch gaps or compute outside operations take more time than the bubble.
     LAUNCH_GAPS = "launch-gaps"
     NAME_COMPUTE = "name-compute"
     # Why no saving is known.
@@ -162,9 +163,9 @@ class Advice:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the confidence interval of the saving excludes 0.
+        """Whether the saving's confidence interval excludes 0.
 
-        The result is also True if the interval is unknown or the saving is not promised.
+        The value is also True if the interval is unknown or the saving is not promised.
         """
         if not self.is_promised or self.error_ratio is None:
             return True
@@ -177,7 +178,7 @@ class Step:
 
     Attributes:
         code: The subject of the step.
-        advice: The change to make if the code is :attr:`StepCode.ADVICE`, otherwise None.
+        advice: The change to make. None unless the code is :attr:`StepCode.ADVICE`.
     """
 
     code: StepCode
@@ -245,13 +246,13 @@ def _make_advice(report: Report) -> Advised:
 
 
 def _is_part(advice: Advice, done: Collection[Advice]) -> bool:
-    """Return whether advice names only some of the places that another piece of advice names."""
+    """Return whether a piece of advice names only some of the places that another one names."""
     places = set(advice.place.split("+"))
     return any(places < set(other.place.split("+")) for other in done)
 
 
 def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:
-    """Return the advice that saves enough to be worth following first, in the given order.
+    """Return the advice that saves enough to be given first, in its original order.
 
     The minimum saving comes from :func:`_find_min_saving`. The list is empty if the typical
     iteration was not replayed.
@@ -340,8 +341,8 @@ def _find_unrecorded_step(report: Report) -> StepCode | None:
     """Return the step to record the run again, or None if the recording is sufficient.
 
     - ``RECORD_AGAIN``: a restriction of the report has advice.
-    - ``RECORD_LAUNCHES``: more than the fraction ``_MAX_UNLINKED`` of all kernels lack their
-      launching call, and this noticeably lowers the lower bound of the primary ratio.
+    - ``RECORD_LAUNCHES``: more than a fraction ``_MAX_UNLINKED`` of the kernels lack their
+      launching call. This noticeably lowers the lower bound of the primary ratio.
     """
     if any(restriction.advice for restriction in report.restrictions):
         return StepCode.RECORD_AGAIN
@@ -362,7 +363,7 @@ def count_unlinked_kernels(report: Report) -> tuple[int, int]:
 def _find_missing_step(report: Report) -> StepCode | None:
     """Return the step for missing profiles, or None if no profile is missing.
 
-    The step is ``ADD_RANKS`` if ranks of a pipeline are known to be missing, otherwise
+    The step is ``ADD_RANKS`` if a pipeline is known to lack ranks. Otherwise, it is
     ``CHECK_FOR_MISSING`` if stages may be missing.
     """
     restrictions = report.restrictions
@@ -389,8 +390,8 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
     - No step if ranks on the same host contradict each other. In that case, a restriction contains
       the advice.
 
-    In all three cases, faults that are found by comparing ranks are ignored. If there is a step and
-    a clock was set during the run, the kinds in ``_ON_SET_CLOCKS`` are ignored as well.
+    In all three cases, faults that are found by comparing ranks are ignored. The kinds in
+    ``_ON_SET_CLOCKS`` are ignored as well if there is a step and a clock was set during the run.
 
     Returns:
         step: The step, or None if there is none.
@@ -408,11 +409,11 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 
 
 def _find_outweighing_step(time: KernelTime) -> StepCode | None:
-    """Return the step for launch gaps or compute outside operations, or None if neither matters.
+    """Return the step for launch gaps or for compute outside operations. None if neither matters.
 
-    Launch gaps matter if they take more time than the bubble, or more than half of the operation
-    time. Compute outside operations matters if it takes more time than the bubble. If both matter,
-    the one that takes longer is reported. Launch gaps win a tie.
+    Launch gaps matter in two cases: they take more time than the bubble, or they take more than
+    half of the operation time. Compute outside operations matters if it takes more time than the
+    bubble. If both matter, the one that takes longer is reported. Launch gaps win a tie.
     """
     gap_ns = time.gap_ns if time.gaps_outweigh or time.gaps_fill_work else 0
     unattributed_ns = time.unattributed_ns if time.unattributed_outweighs else 0
@@ -422,7 +423,7 @@ def _find_outweighing_step(time: KernelTime) -> StepCode | None:
 
 
 def find_replay(report: Report, name: str) -> Change | None:
-    """Return the replay of the typical iteration with the named change, or None if unknown."""
+    """Return the typical iteration's replay with the named change, or None if unknown."""
     return next((change for change in report.explanation.changes if change.name == name), None)
 
 
@@ -527,8 +528,8 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     """Return the changes that would shorten iterations, largest saving first.
 
     The changes are the removal of faults, one faster schedule, and a return to the planned order.
-    Each must reach a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes whose
-    saving is not promised come last.
+    Each must reach a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes without
+    a promised saving come last.
 
     Args:
         report: The run's report.
@@ -596,16 +597,17 @@ def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
 def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in memory.
 
-    All schedules, including the order that ran, are simulated with mean times and without delays.
+    All schedules are simulated with mean times and without delays. This includes the order that
+    ran.
 
     Returns:
         The advice, whose saving may be negative, or None in any of these cases:
 
-        - Other schedules were not simulated, or were not compared by the window of the ratio
-          ``schedule``.
+        - Other schedules were not simulated, or were not compared by the ``schedule`` ratio's
+          window.
         - No other schedule fits in memory.
-        - bubbleviz numbered the microbatches in the order in which they ran, and this order matches
-          no known schedule. The microbatches may then be chunks instead.
+        - bubbleviz numbered the microbatches in the order in which they ran, and this order does
+          not match any known schedule. In that case, the microbatches may actually be chunks.
     """
     what_if, recognition = report.what_if, report.schedule
     is_unrecognized = recognition is not None and recognition.inferred and recognition.name is None
@@ -633,11 +635,12 @@ def _make_schedule_advice(report: Report) -> Advice | None:
 def _make_order_advice(report: Report) -> Advice | None:
     """Return the advice to run operations in the order of the plan or of the recognized schedule.
 
-    Both orders are replayed without late launches, because late launches have separate advice.
+    Both orders are replayed without late launches, because there is separate advice about late
+    launches.
 
     Returns:
-        The advice, or None if all operations ran in the planned order, some deviations are unknown,
-        or the planned order saves nothing.
+        The advice. None if all operations ran in the planned order, if some deviations are unknown,
+        or if the planned order saves nothing.
     """
     order = report.schedule if report.plan is None else report.plan
     source = report.explanation.slowdown_source
@@ -679,10 +682,10 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
 
     - One of its faults has a hidden kind.
     - Another finding represents it (see :func:`_is_represented`).
-    - Nothing in it is unusually slow, and it saves less than ``_MIN_BOUND_SAVING`` or is not worth
-      listing (see :func:`_is_worth_listing`).
-    - It proposes to make all transfers faster, and a finding about one slow link saves at least
-      ``_MIN_FURTHER``.
+    - Nothing in it is unusually slow, and it saves less than ``_MIN_BOUND_SAVING``.
+    - Nothing in it is unusually slow, and it is not worth listing (see :func:`_is_worth_listing`).
+    - It proposes to make all transfers faster, although a finding about a single slow link saves at
+      least ``_MIN_FURTHER``.
 
     Args:
         diagnosis: The run's diagnosis.
@@ -715,10 +718,10 @@ def _is_of_all_transfers(finding: Finding) -> bool:
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
     """Return whether a finding that contains nothing unusually slow is worth listing.
 
-    Faults of the kinds in ``_NEVER_GONE`` cannot be removed completely. A finding with such a
-    fault must not outrank a finding about something slow unless it saves much more. It is therefore
-    left out if its saving is more than ``slow_ns``, but less than ``_MIN_TIMES_SLOW`` times
-    ``slow_ns``. All other findings are worth listing.
+    Faults of the kinds in ``_NEVER_GONE`` cannot be removed completely. A finding with such a fault
+    must not outrank a finding about something slow unless it saves much more. It is therefore left
+    out if its saving is between ``slow_ns`` and ``_MIN_TIMES_SLOW`` times ``slow_ns``. All other
+    findings are worth listing.
 
     Args:
         finding: The finding.
@@ -735,10 +738,10 @@ def _is_bound(finding: Finding) -> bool:
 
 
 def _is_represented(index: int, findings: list[Finding]) -> bool:
-    """Return whether a finding can be left out because another finding says nearly the same thing.
+    """Return whether a finding can be left out because another one says nearly the same thing.
 
     Both findings must have faults of the same families. The other finding represents this one in
-    two cases:
+    either of two cases:
 
     - It is about more ranks, and this finding saves less than ``_SAME`` times as much.
     - It is about fewer ranks, or about the same number of ranks and earlier in the list, and it

@@ -158,7 +158,7 @@ def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
 
 
 def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[str, float]:
-    """Return the idle time by cause, and the unattributed compute, in the windows of an iteration.
+    """Return the idle time by cause, and the unattributed compute, in an iteration's windows.
 
     Times are in ns, summed over the iteration's ranks, and keyed by the name of the part.
 
@@ -186,10 +186,10 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
     ``_WORK_MEANINGS``. Times are in ns, summed over the iteration's ranks. Two corrections are
     made:
 
-    - Operations may extend beyond the window, so their times are multiplied by the fraction of
-      compute time within the window.
-    - Operations may overlap, so the times of phases are scaled to add up to the time in which any
-      kernel of an operation ran.
+    - Operations may extend beyond the window. Their times are therefore multiplied by the fraction
+      of compute time within the window.
+    - Operations may overlap. The times of phases are therefore scaled to add up to the time during
+      which at least one kernel of an operation ran.
 
     Args:
         iteration: The iteration.

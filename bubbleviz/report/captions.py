@@ -43,8 +43,8 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
     Args:
         report: The report.
         iterations: Iterations that the figure shows.
-        rows: Number of rows of the figure, which is the number of GPUs if the run is not a
-            pipeline.
+        rows: Number of rows in the figure. If the run is not a pipeline, this is the number of
+            GPUs.
     """
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1

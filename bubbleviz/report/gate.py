@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Matches the value of a limit: a number, an optional power of ten, and an optional unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: Increases over a baseline that are allowed by default. Most runs vary by less than this.
+#: Increases over a baseline that are allowed by default. Most runs vary less than that.
 INCREASES = ("1pt", "2%")
 
 
@@ -45,7 +45,7 @@ class Limit:
 
     Attributes:
         ratio: Name of the ratio whose bubble or window is limited, or "" for the primary ratio.
-        maximum: The limit, as a fraction of 1 or in milliseconds.
+        maximum: The limit, either as a fraction or in milliseconds.
         written: The limit as text.
         unit: ``%``, ``ms``, or "" for a fraction.
         window: Whether the limit applies to the length of the window. If False, it applies to the
@@ -77,13 +77,13 @@ class Check:
 
     @property
     def value(self) -> float:
-        """The checked value, in the unit of the limit (a fraction of 1 or milliseconds)."""
+        """The checked value, in the limit's unit: a fraction or milliseconds."""
         window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
         return window_ms if self.limit.window else self._convert(self.ratio.bubble.mean or 0.0)
 
     @property
     def high(self) -> float | None:
-        """Upper bound of the value given the clock uncertainty, or None if exact or unknown."""
+        """Upper bound of the value, given clock uncertainty. None if it is exact or unknown."""
         low, high = self.ratio.interval or (None, None)
         return None if low == high or high is None or self.limit.window else self._convert(high)
 
@@ -99,7 +99,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether no restriction applies and the value and its upper bound are within the limit.
+        """Whether the value and its upper bound are within the limit, and no restriction applies.
 
         With ``allow_incomplete``, restrictions that say only that ranks or stages are missing are
         ignored.
@@ -120,8 +120,8 @@ class Check:
     def line(self) -> str:
         """A line that gives the verdict, ratio, value, limit, sample size and reasons for doubt.
 
-        Reasons for doubt are restrictions, an upper bound above the limit, clocks that contradict
-        each other, and the sentence on kernel time. If all restrictions are about missing ranks or
+        Possible reasons for doubt are restrictions, an upper bound above the limit, contradictory
+        clocks, and the sentence on kernel time. If all restrictions are about missing ranks or
         stages, the line mentions ``--allow-incomplete``.
         """
         limit = self.limit
@@ -160,7 +160,7 @@ def describe_verdict(has_passed: bool) -> str:
 def _format_value(value: float, limit: Limit) -> str:
     """Format a value in the unit of a limit.
 
-    The text has enough digits to show whether the value exceeds the limit.
+    The text has enough digits to show whether the value is above the limit.
     """
     is_above = value > limit.maximum
     exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
@@ -176,10 +176,10 @@ def _format_value(value: float, limit: Limit) -> str:
 def check_promises(
     earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
-    """Check whether the advice that was followed saved as much time as promised.
+    """Check whether following the advice saved as much time as promised.
 
     If no advice was followed, a single line says so and compares the iteration times. This line
-    passes, because there is no promise to keep. If restrictions make the times of the changed run
+    passes, because there was no promise to keep. If restrictions make the changed run's times
     unreliable, all lines fail.
 
     Args:
@@ -249,8 +249,8 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
     """Return the texts of the restrictions that make the times in a report unreliable.
 
-    Restrictions that say only that the ranks form no pipeline are left out, because time can be
-    saved even without a pipeline.
+    Restrictions that say only that the ranks do not form a pipeline are left out, because time can
+    be saved even without a pipeline.
     """
     doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
@@ -262,10 +262,10 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
-        results: Results of the earlier report's advice. No piece of advice was followed.
+        results: Results of the earlier report's advice, none of which was followed.
     """
-    # If the schedule causes the bubble, there is no saving to check.
-    # The text below then quotes ``what_to_do_first``.
+    # If the bubble is caused by the schedule, there is no saving to check. In that case, the text
+    # below quotes ``what_to_do_first``.
     advice = [] if isinstance(earlier, IdleSummary) else earlier.advice
     if results and advice:
         first = results[0]
@@ -291,7 +291,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
 def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
     """Parse limits such as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms``.
 
-    A limit without a name applies to a report's primary ratio.
+    A limit without a ratio's name applies to the report's primary ratio.
 
     Args:
         texts: Limits as given on the command line.
@@ -299,8 +299,8 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
             length, in milliseconds.
 
     Raises:
-        UsageError: A limit is malformed, or a ratio has two limits of the same kind. The kinds are
-            times in ms, and ratios.
+        UsageError: A limit is malformed, or a ratio has two limits of the same kind (times in ms,
+            or ratios).
     """
     limits = tuple(_parse_limit(text, option) for text in texts)
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
@@ -330,7 +330,7 @@ def _parse_limit(text: str, option: str) -> Limit:
 
 
 def _make_limit_error(text: str, option: str) -> UsageError:
-    """Return the error for a malformed limit, along with a suggestion if only the unit is missing.
+    """Return the error for a malformed limit. If only the unit is missing, it suggests a fix.
 
     Args:
         text: The limit as given on the command line.
@@ -361,7 +361,7 @@ def _parse_number(text: str) -> tuple[float, str]:
     if match is None or (match[2] and match[3]):
         return math.nan, ""
     unit = match[3] or ""
-    # Move the decimal point in the text, so that 7 % becomes the double nearest to 0.07.
+    # Move the decimal point within the text so that 7 % becomes the double nearest to 0.07.
     exponent = "e-2" if unit in ("%", "pt") else match[2] or ""
     return float(match[1] + exponent), unit
 

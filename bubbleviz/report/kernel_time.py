@@ -1,4 +1,4 @@
-"""Kernel time: how long kernels ran in the averaged iterations, compared with the bubble.
+"""Kernel time: how long kernels ran in averaged iterations, compared with the bubble.
 
 A bubble is time in which no operation keeps a rank busy. More time may be lost inside operations
 (launch gaps) or spent on compute outside all operations::
@@ -16,8 +16,8 @@ from typing import Any
 
 from bubbleviz.model.texts import format_percent
 
-#: Minimum fraction of a window that a time must take up to be reported. It is also the minimum
-#: difference between a ratio and its lower bound for the difference to be reported.
+#: Minimum fraction of a window that a time must take up to be reported. A difference between a
+#: ratio and its lower bound is also reported only if it is at least this large.
 NOTICEABLE = 0.01
 #: Launch gaps are always reported if they take up more than this fraction of the operation time.
 _MOSTLY = 0.5

@@ -12,7 +12,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
-#: Mark that pictures show in front of the marked advice, and in front of its ranks' rows.
+#: Mark that pictures show before the marked advice, and before the rows of its ranks.
 MARK = "►"
 #: Maximum number of characters of a range name in a sentence.
 _MAX_NAME = 60
@@ -52,7 +52,7 @@ def _format_label(phase: int, first: int, second: int, chunk: int) -> str:
 
 
 def name_rank(report: Report, rank: int) -> str:
-    """Return the name of a rank: ``stage 2`` if no other rank has this stage, else its number."""
+    """Return a rank's name: ``stage 2`` if no other rank is on this stage, else its number."""
     stage = report.ranks[rank].stage
     is_only_rank = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
     return f"stage {stage}" if is_only_rank else name_rank_with_number(report, rank)

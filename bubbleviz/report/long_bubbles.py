@@ -1,4 +1,4 @@
-"""Describe the longest bubbles of a run, and what the hosts were doing when they launched late."""
+"""Describe the longest bubbles in a run, and what the hosts were doing when they launched late."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
     """Return the longest bubbles that are not implied by the schedule.
 
     - If the schedule implies all bubbles, the longest implied bubbles are returned.
-    - Bubbles with the same rank, cause and phase of the next operation form a group. Only the
-      longest bubble in each group is returned.
+    - Bubbles are grouped by rank, cause, and phase of the next operation. Only the longest bubble
+      in each group is returned.
     - Only averaged iterations are used. If no iteration is averaged, all iterations are used.
 
     Args:
@@ -64,9 +64,9 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence about the longest bubble that is implied by the schedule.
 
-    The result is None if the schedule implies no bubble. The result is also None if the schedule
-    implies all bubbles, because :func:`find_longest_bubbles` then already returns the longest
-    implied bubbles.
+    The result is None if the schedule does not imply any bubble. It is also None if the schedule
+    implies all bubbles. In that case, :func:`find_longest_bubbles` already returns the longest
+    implied ones.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -116,8 +116,8 @@ def _describe_bubble(report: Report, row: int, times: int) -> str:
 def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     """Return a clause that explains why a rank is idle.
 
-    If known, the clause names the operation or collective that the rank waits for. Otherwise, it
-    gives the general meaning of the cause.
+    The clause names the operation or collective that the rank is waiting for, if that is known.
+    Otherwise, it gives the general meaning of the cause.
 
     Args:
         report: The run's report.
@@ -146,7 +146,7 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
 
 
 def _describe_transfer(report: Report, row: int) -> str:
-    """Describe a send or receive and both of its ends, as in ``RECV_F2 from stage 3 to stage 0``.
+    """Describe a send or receive with both of its ends, as in ``RECV_F2 from stage 3 to stage 0``.
 
     The other end is the first rank of the same pipeline that runs the adjacent virtual stage. If
     there is no such rank, both ends are the rank of the operation itself.
@@ -175,8 +175,8 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
     Args:
         report: The run's report.
         row: Row of the bubble.
-        peer_operation: Row of the operation after which the last rank enters the collective, or -1
-            if unknown.
+        peer_operation: Row of the last operation that the last rank runs before it enters the
+            collective, or -1 if unknown.
     """
     kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
     if peer_operation == NONE:
@@ -187,10 +187,10 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
 
 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
-    """Describe the rank that idles longest due to late launches, and count the other ranks.
+    """Describe the rank that is idle longest because of late launches, and count the other ranks.
 
-    If known, the text also contains the call and the range that the host was in during the longest
-    such bubble on the rank.
+    The text also contains the call and the range that the host was in during the rank's longest
+    bubble of this kind, if they are known.
 
     Args:
         report: The run's report.
@@ -235,7 +235,7 @@ def describe_host(report: Report, row: int) -> str:
 
 
 def describe_thread(call: str | None, range_name: str | None) -> str:
-    """Return a clause about what a launching thread was doing, or "" if that is unknown.
+    """Return a clause about what a launching thread was doing, or "" if unknown.
 
     Args:
         call: CUDA call that the thread was in, or None.

@@ -2,8 +2,8 @@
 
 Idle time is called a bubble only if the ranks form a pipeline. Without a pipeline, the primary
 ratio may cover only a small part of the lost time, because it treats launch gaps inside operations
-as work. If launch gaps or compute outside operations take too much time, the ratio is called "idle
-between operations".
+as work. If launch gaps or compute outside operations take up too much time, the ratio is called
+"idle between operations".
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def name_saved_measure(summary: RunSummary) -> Measure:
 def is_idle_elsewhere(report: Report) -> bool:
     """Return whether the ranks form no pipeline and the sentence about kernel time is needed.
 
-    If so, the primary ratio covers only a part of the GPUs' idle time. See
+    If so, the primary ratio covers only part of the GPUs' idle time. See
     :attr:`.kernel_time.KernelTime.sentence`.
     """
     return report.no_pipeline is not None and report.kernel_time.sentence is not None
@@ -65,7 +65,7 @@ def _make_measure(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure
     Args:
         headline: Name of the primary ratio.
         is_pipeline: Whether the ranks form a pipeline.
-        is_part: Whether the ratio covers only a part of the idle time.
+        is_part: Whether the ratio covers only part of the idle time.
     """
     if is_pipeline:
         return Measure(f"bubble ratio ({headline})", "bubble")

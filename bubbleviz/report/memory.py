@@ -12,7 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: Types for ratios, times and amounts. The values are small enough that their squares are finite.
+#: Types for ratios, times and sizes. Values are limited so that their squares are finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
@@ -76,8 +76,8 @@ class RunMemory:
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the activation memory of each virtual stage, and the resident memory of each device.
 
-    The resident memory of a device has two parts. The first is the memory that is already allocated
-    when an iteration begins, taking the maximum over the ranks of the stage. The second is the
+    The resident memory of a device is the sum of two parts. The first is the memory that is already
+    allocated when an iteration begins (the maximum over the stage's ranks). The second is the
     largest temporary memory of any operation on the device.
 
     Args:
@@ -85,7 +85,7 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
         stage_of_virtual: Maps each virtual stage to the stage of its ranks, or to -1 if unknown.
 
     Returns:
-        The memory, or None if the memory of a virtual stage or device is unknown.
+        The memory, or None if it is unknown for a virtual stage or device.
     """
     forwards = {op.virtual_stage: op for op in memory.operations if op.phase == Phase.F.label}
     virtual_stages = range(len(stage_of_virtual.keys() - {NONE}))
@@ -115,7 +115,7 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
 
 
 def _measure_temporary_bytes(operations: PhaseMemory) -> float:
-    """Return the memory that operations need only while they run.
+    """Return the memory that operations need only while they are running.
 
     - For a forward: its peak minus the memory that is still allocated after it.
     - For a backward: its peak minus the memory that was allocated before it.

@@ -21,7 +21,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
     """Return the memory use of a run, or None if no profile recorded memory.
 
     Args:
-        recordings: Recordings that were read including memory events.
+        recordings: Recordings, which must have been read with their memory events.
         run: The run that the recordings were merged into.
     """
     ranks: list[RankPeak] = []

@@ -1,4 +1,4 @@
-"""Write a sentence about the measurement and its result for the methods section of a paper."""
+"""Write a sentence for a paper's methods section that states the measurement and its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmP
 
 
 def write_methods(report: Report) -> str:
-    """Write a sentence for the methods section of a paper.
+    """Write a sentence for a paper's methods section.
 
     The sentence gives the version of bubbleviz, the definition of the ratio, the numbers of
     iterations and ranks, the result and its caveats. If no ratio could be measured, or if the run
@@ -86,10 +86,10 @@ def _count_iterations(report: Report, n: int) -> str:
 def _count_bidirectional_microbatches(report: Report) -> int | None:
     """Return the number of microbatches in a bidirectional schedule such as DualPipe.
 
-    In such schedules, microbatches enter at both ends of the pipeline, and the numbering may start
+    In such schedules, microbatches enter at both ends of the pipeline, and their numbers may start
     at 0 in each direction. The result is therefore computed from the forwards in the typical
-    iteration: the maximum number of distinct forwards on any rank, divided by the number of chunks.
-    The result is None for all other schedules.
+    iteration. It is the maximum number of distinct forwards on any rank, divided by the number of
+    chunks. The result is None for all other schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(
@@ -137,8 +137,8 @@ def _format_result(mean: float, spread: Spread) -> str:
 def _list_caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result as clauses that start with a semicolon.
 
-    The caveats are the bounds from clock uncertainty, the restrictions, contradictions between
-    clocks or in the order of stages, and the kernel time. The last caveat is the ratio that would
+    There are caveats about bounds due to clock uncertainty, restrictions, contradictions between
+    clocks or in the order of stages, and kernel time. The last caveat is the ratio that would
     result if compute outside all operations counted as work.
     """
     interval = report.summary.bubble_interval.get(report.headline)

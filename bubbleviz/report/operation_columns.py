@@ -1,7 +1,7 @@
 """Columns of the exported operation table, which contains all data needed for further analysis.
 
-Each row is an operation. Intervals during which something else ran on the rank are written to the
-row of the last operation that began earlier, in cells such as ``12..15 20..31``::
+Each row is an operation. Other intervals on a rank are written to the row of the last operation
+that began before them, in cells such as ``12..15 20..31``::
 
     rank          ├─ F0 ─┤  ▒▒   ▓▓    ├─ F1 ─┤
                             │    └ only a collective ran ┐
@@ -28,9 +28,9 @@ from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_ran
 from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
-#: A column of integers (where -1 is a missing value), or a column of strings.
+#: A column of strings, or a column of integers in which -1 is a missing value.
 OperationColumn: TypeAlias = "Ints | CodedTexts"
-#: Maximum number of decimal digits that always fit in 64 bits.
+#: Maximum number of decimal digits of a number that always fits in 64 bits.
 _DIGITS = 18
 
 
@@ -139,11 +139,11 @@ def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts
 
 
 def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """For each time, return the row of the last operation that had begun on the rank by then.
+    """For each time, return the row of the last operation that had begun on its rank by then.
 
-    An operation that begins exactly at the time is included. If no operation of the rank had begun,
-    the result is the first operation of the rank, or -1 if the rank has no operations. An operation
-    without a span begins with its range on the host.
+    An operation that begins exactly at the time is included. If none had begun, the result is the
+    rank's first operation, or -1 if the rank has no operations. An operation without a span begins
+    when its range on the host begins.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     row = find_last_before(operations.rank, began_ns, rank, time_ns, or_at=True)
@@ -190,7 +190,7 @@ def build_operation_table(report: Report) -> Columns:
     A fused operation has two microbatches and two chunks, each in a separate column.
     """
     columns = report.operations.list_columns()
-    del columns["global_rank"]  # list_further_columns adds this column at its position in --csv
+    del columns["global_rank"]  # list_further_columns adds this column where it belongs in --csv
     # The column contains the names of iterations, or numbers if all names are numbers.
     names = [iteration.name for iteration in report.iterations]
     columns["iteration"] = CodedTexts(report.operations.iteration, names)

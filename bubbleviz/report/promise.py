@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bubbleviz.model.texts import format_percent
 
-#: Text of the advice for a bubble that is caused by the schedule alone, and the advice's kind and
-#: place.
+#: Text of the advice for a bubble caused by the schedule alone, and the kind and place of that
+#: advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 #: Kinds of advice whose promised saving is an upper bound. For advice that moves layers or tokens,
 #: the promise assumes that they can be distributed evenly. The promise for more microbatches

@@ -37,9 +37,10 @@ def find_even_chunks(
 
         time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 
-    Seventeen lengths are tried for the first chunk, and the split with the shortest time is used.
-    All stages are assumed to cost as much as the slowest one, which is the stage whose longest
-    chunk takes the most time.
+    For the first chunk, 17 lengths are tried, from a quarter to four times the longest measured
+    chunk. Every further chunk takes about as long as the first one. The split with the shortest
+    time is used. All stages are assumed to cost as much as the slowest one, which is the stage
+    whose longest chunk takes the most time.
 
     Args:
         costs: Chunk costs, one entry per virtual stage.
@@ -47,7 +48,7 @@ def find_even_chunks(
     Returns:
         stage: The virtual stage whose costs were used.
         tokens: Number of tokens in each chunk of the best split.
-        equal_ns: Time that the prompt takes in chunks of equal length.
+        equal_ns: Time that the prompt takes in chunks of the longest measured length.
         even_ns: Time that the prompt takes in the chunks of the best split.
 
         The result is None if no cost depends on a prefix, or if the best split saves at most 1 %.
@@ -71,7 +72,8 @@ def find_even_chunks(
         ]
         return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
 
-    # The first chunk has between a quarter and four times the tokens of the chunks that ran.
+    # The first chunk has between a quarter of and four times as many tokens as the longest chunk
+    # that ran.
     firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
     even = min(map(slowest.split_prompt, sorted(firsts)), key=prompt_time_ns)
     is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)

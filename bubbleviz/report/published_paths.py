@@ -18,7 +18,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the current directory, or the file name if that is impossible.
+    """Return a path relative to the current directory, or only its file name if there is none.
 
     A path that is already relative is returned unchanged.
     """
@@ -44,7 +44,7 @@ def make_paths_relative(report: ReportT) -> ReportT:
 
 
 def _make_command_relative(command: str) -> str:
-    """Make the absolute paths in a command line relative, including the values of options.
+    """Make the absolute paths in a command line relative, including those in option values.
 
     A text that is not a valid command line is returned unchanged.
     """
@@ -90,10 +90,10 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
 
 
 def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
-    """Return the limitations of a report, one line per reason, with relative paths.
+    """Return a report's limitations, one line per reason, with relative paths.
 
-    A line contains the subjects, the number of affected items unless it is 1, and the reason:
-    ``kernels; copies (12): reason``. Long texts are shortened.
+    A line contains the subjects, the number of affected items unless it is 1, and the reason, for
+    example ``kernels; copies (12): reason``. Long texts are shortened.
 
     Args:
         report: The report.

@@ -30,13 +30,13 @@ from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.report import Report
 
 #: Maximum number of ranks that outputs list individually. With more ranks, tables show
-#: distributions and standouts, and pictures show one row per stage. In that case, the interactive
-#: page shows one pipeline at a time.
+#: distributions and standouts, pictures show one row per stage, and the interactive page shows one
+#: pipeline at a time.
 MANY_RANKS = 256
 
 
 def is_many_ranks(ranks: int) -> bool:
-    """Return whether outputs summarize a run that has this many ranks."""
+    """Return whether outputs summarize a run with this many ranks."""
     return ranks > MANY_RANKS
 
 
@@ -178,14 +178,14 @@ def _list_bubble_times(ranks: RankIterations, ratio: str) -> Floats:
 
 
 def _list_launch_gaps(ranks: RankIterations) -> Floats:
-    """Return the fraction of each rank's busy time in which no kernel ran, or NaN if never busy."""
+    """Return the fraction of each rank's busy time in which no kernel ran. NaN if never busy."""
     compute_ns = get_rank_column(ranks, "compute_ns")
     gaps = 1 - get_rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)
 
 
 def summarize_distribution(values: Floats) -> tuple[float, float, float, float] | None:
-    """Return the minimum, median, 95th percentile and maximum, or None if all values are NaN.
+    """Return the minimum, median, 95th percentile and maximum. None if all values are NaN.
 
     Args:
         values: One value per rank. NaNs are ignored.

@@ -1,4 +1,4 @@
-"""The ratios in a saved report, which is either on the bubbles of a run or on its idle time."""
+"""The ratios in a saved report, which is either on a run's bubbles or on its idle time."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
 
     The ratio is marked as contradicted in two cases:
 
-    - It compares clocks, and clocks contradict each other in any iteration.
-    - A clock was set during any iteration.
+    - It compares clocks, and clocks contradict each other in at least one iteration.
+    - A clock was set during at least one iteration.
     """
     numbers = report.summary
     if name not in numbers.bubble_ratio:

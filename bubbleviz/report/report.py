@@ -222,7 +222,7 @@ class Report:
         rows = np.isin(operations.phase, COUNTED) & np.isin(operations.iteration, averaged)
         busy_ns = int(operations.busy_ns[rows].sum())
         active_ns = int(operations.active_ns[rows].sum())
-        # In tables, rounding can make kernels appear longer than their operation.
+        # Because of rounding in tables, kernels can appear to be longer than their operation.
         return max(1 - active_ns / busy_ns, 0.0) if busy_ns else None
 
     @property
@@ -259,7 +259,7 @@ class Report:
 
     @property
     def operations_lacking(self) -> bool:
-        """Whether some ranks lack operations that other ranks have, so their work is unknown."""
+        """Whether some ranks lack operations that others have, so their work is unknown."""
         return any(note.kind is LimitationKind.OPERATIONS_LACKING for note in self.limitations)
 
     @property
@@ -287,11 +287,11 @@ class Report:
         )
 
     def lower_bound(self, name: str) -> float | None:
-        """Return the mean that a ratio would have if compute outside operations counted as work.
+        """Return the mean ratio that would result if compute outside operations counted as work.
 
-        The result is None if this mean is unknown, or if it is not noticeably lower than the mean
-        of the ratio. Only differences larger than ``NOTICEABLE`` are noticeable. If ranks lack
-        operations, any difference is noticeable.
+        The result is None if this mean is unknown, or if it is not noticeably lower than the
+        ratio's actual mean. A difference is noticeable if it is larger than ``NOTICEABLE``. If
+        ranks lack operations, any difference is noticeable.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -315,9 +315,9 @@ class Report:
     def typical_iteration(self) -> Iteration | None:
         """Return the iteration whose length is the lower median among all candidates.
 
-        The length of an iteration is the time from its first start to its last end. Among
-        iterations of equal length, the one with the smallest index is returned. The candidates are
-        the first of the following groups that is not empty:
+        An iteration lasts from its first start to its last end. If several iterations have the
+        median length, the one with the smallest index is returned. The candidates are the first of
+        the following groups that is not empty:
 
         1. Averaged iterations that have the primary ratio.
         2. All averaged iterations.
@@ -341,7 +341,8 @@ _SUMMED_FIELDS = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
 _CLOCK_FIELDS = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 #: Maximum number of ranks that a sentence lists.
 _MAX_LISTED = 8
-#: Maximum number of ranks without a ratio, or of iterations without work, that a limitation lists.
+#: Maximum number of items (ranks without a ratio, or iterations without work) that a limitation
+#: lists.
 _MAX_NAMED = 32
 #: Column types, keyed by the annotation of the attribute.
 _KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
@@ -357,7 +358,7 @@ def build_report(
     explanation: Explanation,
     unreadable: Sequence[Limitation],
 ) -> ReportT:
-    """Combine the results from all stages of the analysis into a report.
+    """Combine the results from all parts of the analysis into a report.
 
     Args:
         report: The class of report to create.
@@ -514,7 +515,7 @@ def _list_limitations(
     The limitations of the ratios and averages are:
 
     - ranks without a ratio, and iterations that are not averaged;
-    - waits that were not recorded, missing operations, and ranks without work;
+    - unrecorded waits, missing operations, and ranks without work;
     - missing averages or missing backwards;
     - ratios that depend on unattributed compute (last).
     """
@@ -562,9 +563,9 @@ def _list_limitations(
 
 
 def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield a limitation for each rank that did no work in some complete iterations of the window.
+    """Yield a limitation for each rank that did no work in some complete iterations in the window.
 
-    The rank is treated as idle in such iterations. (It is present, but its work has length 0.)
+    In such iterations, the rank is treated as present but idle (its work has length 0).
     """
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
@@ -627,7 +628,7 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations about iterations that began before all ranks were being recorded.
+    """Yield limitations about iterations that began before every rank was being recorded.
 
     In such iterations, ranks may have waited for a rank whose recording began later. If this leaves
     no averaged iteration, the limitation also restricts the report.
@@ -668,8 +669,8 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations that concern the causes of idle time and the critical path.
 
-    - The causes are limited if they refer to a ratio other than the primary ratio.
-    - The critical path is limited if it is unknown, or if only some of the pipelines were replayed.
+    - The causes are limited if they describe a ratio other than the primary one.
+    - The critical path is limited if it is unknown, or if only some pipelines were replayed.
     """
     ratio = explanation.listed_ratio
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():

@@ -214,8 +214,8 @@ RESTRICTIONS = (
         details="-v coverage lists them",
     ),
 )
-#: A report is restricted if at least this fraction of the kernels have no valid times. From this
-#: fraction on, the error of a ratio is about 1 % or more.
+#: A report is restricted if at least this fraction of its kernels have no valid times. At this
+#: fraction, the error of a ratio is about 1 %.
 _MANY_LEFT_OUT = 0.01
 #: Minimum fraction of lost kernels that is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
@@ -232,10 +232,10 @@ def list_restrictions(
 ) -> tuple[Restriction, ...]:
     """Return the restrictions of a report, most severe first.
 
-    A restriction applies if there is a limitation of its kind, or if its reason is ``reason``.
+    A restriction applies if there is a limitation of its kind, or if its reason equals ``reason``.
     There are three exceptions:
 
-    - Kernels with impossible times are treated like kernels that were left out.
+    - Kernels with impossible times are treated as if they had been left out.
     - The restriction about lost kernels is dropped if stages have no GPU work.
     - The restriction that stages may be missing is dropped if ranks are missing or stages have no
       GPU work.
@@ -258,7 +258,7 @@ def list_restrictions(
         # The lost kernels make up all of a stage's work, so the missing stage is reported instead.
         active.discard(KERNELS_LOST)
     if active & {RANKS_MISSING, WITHOUT_GPU_WORK}:
-        # Stages are known to be missing, so the warning that they may be missing adds nothing.
+        # Stages are known to be missing, so a warning that stages may be missing adds nothing.
         active.discard(MAYBE_INCOMPLETE)
     if reason is not None:
         active |= {
@@ -300,8 +300,8 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
 def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
     """Add the number of lost graphs to the text of the restriction about lost graphs.
 
-    If several files lost graphs, the restriction is returned unchanged. So are all other
-    restrictions.
+    If several files lost graphs, the restriction is returned unchanged. All other restrictions are
+    always returned unchanged.
     """
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction
@@ -338,7 +338,7 @@ def _make_unknown(code: str, message: str) -> Restriction:
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
-    """Return the number of pipelines that lack ranks, and the total number of pipelines.
+    """Return how many pipelines lack ranks, and the total number of pipelines.
 
     A pipeline lacks ranks if any stage that appears in the report is missing from the pipeline.
 

@@ -22,7 +22,7 @@ from bubbleviz.schedules.measured_times import (
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 from bubbleviz.schedules.workload import Workload
 
-#: Name of a schedule, number of stages and number of microbatches, each None if unknown.
+#: Name of a schedule, number of stages and number of microbatches. Each is None if unknown.
 Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
 
@@ -91,8 +91,8 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 def _average_all(times: OperationTimes) -> OperationTimes:
     """Replace the mean over the typical iteration by the mean over all iterations.
 
-    This is meant for runs with a single pipeline, where more samples give a better estimate. The
-    times are returned unchanged if they have no mean over the typical iteration.
+    This is meant for runs that have a single pipeline, where more samples give a better estimate.
+    The times are returned unchanged if they have no mean over the typical iteration.
     """
     if times.pipeline_ns is None:
         return times
@@ -117,16 +117,17 @@ def choose_sizes_and_times(
     tw: float | Sequence[float] | None,
     tcomm: float | None,
 ) -> tuple[Sizes, StageTimes]:
-    """Return the sizes and times for a simulation. A run provides the values that are not given.
+    """Return the sizes and times for a simulation. Missing values are taken from a run.
 
     If any time is given, the measured times of virtual stages are dropped.
 
     Args:
         run: The run. If None, operations take 1 ms and transfers take 0 ms by default.
         sizes: The sizes that were given.
-        tf: Time of a forward in ms, one for all stages or one per stage, or None if not given.
-        tb: Time of a backward for the input, in the same form as ``tf``.
-        tw: Time of a backward for the weights, in the same form as ``tf``.
+        tf: Time of a forward pass in ms, as one value for all stages or one value per stage. None
+            if not given.
+        tb: Time of a backward pass that computes the input gradient, in the same form as ``tf``.
+        tw: Time of a backward pass that computes the weight gradients, in the same form as ``tf``.
         tcomm: Time of a transfer in ms, or None if not given.
 
     Raises:

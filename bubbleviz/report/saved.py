@@ -39,9 +39,8 @@ def is_saved_report(path: str) -> bool:
 
     - A pipe is always a report.
     - A ``.json`` file is a report unless its first ``_HEAD`` bytes contain a key of a trace.
-    - Any other file is a report if its first character after white space is ``{``.
-    - A path that cannot be read is not considered a report, so that the profile reader raises the
-      error.
+    - Any other file is a report if its first non-whitespace character is ``{``.
+    - A path that cannot be read is not a report. The profile reader then raises the error.
     """
     file = Path(path)
     try:
@@ -53,7 +52,7 @@ def is_saved_report(path: str) -> bool:
             with file.open("rb") as opened:
                 return _TRACE_KEYS.search(opened.read(_HEAD)) is None
         if not file.stat().st_size:
-            # Kernel logs look like empty files, and reading one would block.
+            # Kernel logs look like empty files, but reading from them would block.
             return False
         with file.open("rb") as opened:
             return opened.read(64).lstrip().startswith(b"{")
@@ -199,11 +198,12 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Check that a summary's parts agree and that all phases are known, and return the summary.
+    """Check that a summary is consistent and names only known phases, and return the summary.
 
     Raises:
-        InputError: The summary has no ranks, averages more iterations than it contains, refers to
-            advice that it does not contain, or names an unknown phase.
+        InputError: The summary is invalid in one of these ways: it has no ranks, it averages more
+            iterations than it contains, it refers to advice that it does not contain, or it names
+            an unknown phase.
     """
     n_averaged, n_iterations = summary.summary.iterations, len(summary.iterations)
     if not summary.ranks or n_averaged > n_iterations:
@@ -232,7 +232,7 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
 
 
 def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
-    """Return the error for a report on idle time where a report from ``analyze`` is needed.
+    """Return the error for a report on idle time if a report from ``analyze`` is needed.
 
     If the profiles still exist, the message contains the command that shows them.
     """
@@ -255,7 +255,10 @@ def _make_no_report_error(path: str, reason: object, command: str = "analyze") -
 
 
 def _describe_reason(reason: str) -> str:
-    """Reword known messages of the JSON decoder. All other messages are returned unchanged."""
+    """Reword known error messages from the JSON decoder.
+
+    All other messages are returned unchanged.
+    """
     if wrong_type := _WRONG_TYPE.fullmatch(reason):
         expected, actual, location = wrong_type.groups()
         return f"{location} has type {actual} instead of {expected}"

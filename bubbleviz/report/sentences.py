@@ -60,7 +60,10 @@ def describe_first_steps(report: Report) -> str | None:
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
-    """Return the further advice: one clause per change, with the saving from that change alone."""
+    """Return the further advice, with one clause per change.
+
+    Each gives the saving from that change alone.
+    """
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 
@@ -70,7 +73,7 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
-    """Return advice in words, along with its numbers.
+    """Return a piece of advice in words, along with its numbers.
 
     If the replay does not match the measured iterations, no saving is promised: the saving and its
     error are None, and the sentence says why.
@@ -111,7 +114,7 @@ def _describe_step(report: Report, step: Step) -> str:
 def _record_again(report: Report) -> str:
     """Return the advice of the first restriction that has advice.
 
-    If all limitations of its kind name the same undamaged window, the text also suggests measuring
+    If all limitations of this kind name the same undamaged window, the text also suggests measuring
     only that window.
     """
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
@@ -182,7 +185,7 @@ def _add_ranks_of_few(report: Report) -> str:
 def _describe_launch_gaps(report: Report) -> str:
     """Return a sentence about the time that is lost in launch gaps.
 
-    The sentence also contains what to do, unless another first step is about launch gaps.
+    The sentence also says what to do, unless another first step is about launch gaps.
     """
     time = report.kernel_time
     if time.gaps_outweigh:
@@ -202,7 +205,7 @@ def _describe_launch_gaps(report: Report) -> str:
 
 
 def _name_compute(report: Report) -> str:
-    """Return the advice to name compute outside operations.
+    """Return the advice to add names for compute outside operations.
 
     The text compares the time of this compute with the idle time between operations, both as
     percentages of the window.
@@ -390,7 +393,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
     """Return the advised action, a clause about the saving, and the evidence ("" if none).
 
-    The texts depend on the type of ``advice.evidence``: another schedule, an order, or a finding.
+    The texts depend on what ``advice.evidence`` is: another schedule, an order, or a finding.
     """
     evidence = advice.evidence
     if isinstance(evidence, Choice):
@@ -426,7 +429,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
     """Return the advice to run operations in a given order, and a clause about deviations from it.
 
-    The clause gives the number of operations that were out of order, and describes the first one.
+    The clause gives the number of out-of-order operations, and describes the first one.
     """
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -460,12 +463,13 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
 
 
 def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:
-    """Describe a saving: its percentage, the remaining length of iterations, and GPU-hours per day.
+    """Describe a saving in percent, as the remaining iteration length, and in GPU-hours per day.
 
     Args:
         report: The run's report.
         advice: The advice that promises the saving.
-        is_of_period: Whether the saving refers to the measured time from one iteration to the next.
+        is_of_period: Whether the saving is relative to the measured time from one iteration to the
+            next.
     """
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
     saved_fraction = advice.saving_ns / length_ns if length_ns else 0.0
@@ -587,7 +591,7 @@ def _describe_slow_hosts(report: Report, faults: Sequence[Fault], iteration_coun
     Args:
         report: The run's report.
         faults: Faults of hosts that are removed together.
-        iteration_count: Clause with the number of iterations in which the faults cost time.
+        iteration_count: A clause that gives the number of iterations in which the faults cost time.
     """
     names = [report.ranks[fault.ranks[0]].host for fault in faults]
     return (
@@ -599,7 +603,7 @@ def _describe_slow_hosts(report: Report, faults: Sequence[Fault], iteration_coun
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join names: ``a and b``, or the first three and the number of the others."""
+    """Join names, as in ``a and b``, or return the first three and the number of others."""
     return " and ".join(names) if len(names) <= _MAX_NAMED else list_and_count(names, _MAX_NAMED)
 
 
@@ -619,7 +623,7 @@ def _compare_ranges(faults: Sequence[Fault], others: str) -> str:
 
 
 def _format_range(multiples: Sequence[float]) -> str:
-    """Format a range of multiples, such as ``1.20x to 1.50x``, or ``1.20x`` if all look equal."""
+    """Format a range of multiples such as ``1.20x to 1.50x``, or ``1.20x`` if all look equal."""
     low, high = f"{min(multiples):.2f}x", f"{max(multiples):.2f}x"
     return low if low == high else f"{low} to {high}"
 
@@ -768,8 +772,8 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow link.
 
-    If the fault names no link, the action is to make all transfers faster, and the other two texts
-    are "".
+    If the fault does not name a link, the action is to make all transfers faster, and the other two
+    texts are "".
     """
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
@@ -805,7 +809,7 @@ def _name_onset(report: Report, since: int) -> str:
 
 
 def _describe_times_of(report: Report, fault: Fault, iteration_count: str) -> str:
-    """Return a clause on when a fault occurs: since its onset, or in a number of iterations."""
+    """Return a clause that says when a fault occurs: since its onset, or in how many iterations."""
     since = fault.since_iteration
     return f"in {iteration_count}" if since is None else _name_onset(report, since)
 
@@ -869,7 +873,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
         return action, f"The other ranks in the collective wait for it, {when}", ""
-    # Optimizers can be late even outside the windows in which bubbles are measured.
+    # An optimizer can be late even outside the windows in which bubbles are measured.
     action = f"Launch operations earlier{name_latest_host(report, fault.ranks) or where}"
     return action, f"Operations start late although their input is ready, {when}", ""
 
@@ -888,7 +892,7 @@ def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> 
 def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for gaps between the kernels of operations.
 
-    If ``fault.detail`` is set, the gaps may also be communication. The next check is "".
+    If ``fault.detail`` is set, the gaps may also be communication. The next check is always "".
     """
     are_few = len(fault.ranks) < len(report.ranks)
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
@@ -921,7 +925,8 @@ def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text
 def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a first stage that waits for tokens.
 
-    In decoding, the first stage needs the token that the last stage produced in an earlier step.
+    During decoding, the first stage needs the token that the last stage produced in an earlier
+    step.
     """
     chunks = "one more chunk" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
@@ -962,7 +967,7 @@ def _has_host(fault: Fault) -> bool:
 
 
 def _name_faulty_ranks(report: Report, fault: Fault) -> str:
-    """Return ``all ranks``, ``host node1`` if it has exactly these ranks, or the ranks' names."""
+    """Return ``all ranks``, ``host node1`` if that host has exactly these ranks, or their names."""
     if fault.detail:
         return "all ranks"
     hosts = {report.ranks[rank].host for rank in fault.ranks}

@@ -241,7 +241,7 @@ def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColu
 
 
 def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
-    """Return the columns that describe a ratio's windows in an iteration, with one row per rank."""
+    """Return the columns that describe a ratio's windows in an iteration, one row per rank."""
     columns = (get_account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
     return summary.WindowColumns(*(column.tolist() for column in columns))
 
@@ -377,8 +377,8 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return each microbatch's length, divided by the mean length of all microbatches.
 
     Each row stands for one pipeline in one averaged training iteration; see
-    :func:`.measure_lengths`. The result is empty if the numbers of microbatches in the iterations
-    are unknown or differ, or if lengths vary only by chance.
+    :func:`.measure_lengths`. The result is empty if the iterations' microbatch counts are unknown
+    or differ, or if lengths vary only by chance.
     """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}

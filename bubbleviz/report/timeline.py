@@ -114,7 +114,7 @@ def build_timeline(report: Report) -> Timeline:
 
 
 def _find_base_ns(report: Report) -> int:
-    """Return the earliest start of a span, of unattributed compute or of a bubble, or 0 if none."""
+    """Return the earliest start of any span, unattributed compute or bubble, or 0 if none."""
     operations = report.operations
     span_starts_ns = operations.start_ns[operations.has_span == 1]
     columns_ns = (span_starts_ns, report.unattributed.start_ns, report.bubbles.start_ns)
@@ -164,7 +164,7 @@ def _list_busy_pieces(
 
 
 def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
-    """Return the windows of all ratios, for each iteration and rank.
+    """Return the windows of all ratios for each iteration and rank.
 
     A window is left out if the ratio is unknown for the iteration or for the rank.
     """
@@ -274,7 +274,7 @@ def read_timeline(path: str, summary: RunSummary) -> Timeline:
 def _find_invalid_column(
     columns: Mapping[str, Ints], n_rows_of_table: Mapping[str, int]
 ) -> str | None:
-    """Return the name of the first column with an index or code out of range, or None.
+    """Return the name of the first column that has an index or code out of range, or None.
 
     Args:
         columns: Columns of a table of the timeline, keyed by name.

@@ -1,10 +1,10 @@
 """Annotate the instructions of DeepSpeed's pipeline engine.
 
-DeepSpeed itself names forwards, but it names backwards only on the last stage
-(``DeepSpeedEngine.backward``). The pipeline engine names no operations. This module wraps the
-methods that run instructions, and puts the wrapped methods into the engine's table. Buffer ids are
-not microbatches, so operations are counted: the k-th operation of a phase in a batch (from 0) is
-microbatch k.
+DeepSpeed itself names forward passes, but backward passes only on the last stage
+(``DeepSpeedEngine.backward``). The pipeline engine does not name any operations. This module wraps
+the methods that run instructions, and puts the wrapped methods into the engine's table. Buffer ids
+are not microbatch numbers, so operations are counted. The k-th operation of a phase in a batch,
+counting from 0, is microbatch k.
 
 Written for DeepSpeed 0.14 to 0.19, deepspeed/runtime/pipe/engine.py and schedule.py.
 """
@@ -67,7 +67,7 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
-        """Return a function that counts the calls in a phase, and returns the range for each call.
+        """Return a function that counts the calls of a phase, and returns the range for each call.
 
         The microbatch is the number of earlier calls in the batch.
         """

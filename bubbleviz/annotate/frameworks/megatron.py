@@ -1,8 +1,8 @@
 """Annotate the forwards, backwards, transfers and optimizer steps of Megatron-Core.
 
-Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not the forward and the
-backward of a microbatch. This module wraps ``forward_step`` and ``backward_step``, which all
-schedules call, and the function that overlaps a forward with a backward. The arguments of a forward
+Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not a microbatch's forward
+and backward passes. This module wraps ``forward_step`` and ``backward_step``, which all schedules
+call, as well as the function that overlaps a forward with a backward. The arguments of a forward
 contain its microbatch and chunk. The arguments of a backward contain the output tensor of the
 matching forward.
 
@@ -32,8 +32,8 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-#: Direction of the data (F or B) and name of the parameter that decides whether the call receives
-#: data, keyed by a word in the name of a transfer function.
+#: Direction of the data (F or B), and name of the parameter that decides whether the call receives
+#: data. Keyed by a word in the name of a transfer function.
 _DIRECTIONS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
 #: Chunk and microbatch of an operation. The chunk is None if a rank has only one chunk.
@@ -149,7 +149,7 @@ class _Batch:
         return None, self._n_started[direction, None]
 
     def get_sender(self, direction: str) -> OperationId | None:
-        """Return the operation whose result a transfer call sends, or None if there is none.
+        """Return the operation whose result is sent by a transfer call, or None if there is none.
 
         The call sends the result of the forward ("F") or backward ("B") that started last. The
         result is None if no such operation has started. It is also None if the operation has no
@@ -196,8 +196,8 @@ class _Batch:
         """Register the start of a backward, and return its chunk and microbatch.
 
         The backward has the chunk and microbatch of the forward with the same output. If that
-        forward is unknown, the chunk is the current chunk of the parallel state, and the microbatch
-        is the number of earlier backwards of the chunk in this batch.
+        forward is unknown, the chunk is the parallel state's current chunk, and the microbatch is
+        the number of the chunk's earlier backwards in this batch.
 
         Args:
             output: Output of the forward that the backward belongs to.
@@ -224,7 +224,7 @@ class _Batch:
         return None if get_rank is None else get_rank()
 
     def _count(self, name: str, chunk: int | None) -> int:
-        """Count an operation, and return the number of earlier ones of the same kind and chunk."""
+        """Count an operation, and return how many earlier ones have the same kind and chunk."""
         index = self._n_started[name, chunk]
         self._n_started[name, chunk] += 1
         return index
@@ -254,8 +254,8 @@ def _wrap(annotations: Annotations) -> None:
 def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None:
     """Wrap ``forward_step`` and ``backward_step``.
 
-    The chunk of a forward is the argument ``vp_stage``, or if that is missing, the model's
-    attribute ``vp_stage``. In older versions without ``vp_stage``, the current chunk of the
+    The chunk of a forward is the argument ``vp_stage``. If there is no such argument, it is the
+    model's attribute ``vp_stage``. In older versions without ``vp_stage``, the current chunk of the
     parallel state is used.
     """
     forward = annotations.get_attribute(schedules, "forward_step")

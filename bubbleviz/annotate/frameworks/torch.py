@@ -2,9 +2,9 @@
 
 All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper around
 ``torch.autograd.backward``, which every tensor's ``backward()`` calls, marks backwards. The time
-during which a forward or backward waits for other ranks is marked as a collective. With FSDP, a
-collective marks a parameter gather or a gradient reduction. With DDP, a collective lasts from the
-last gradient to the end of the backward.
+during which a forward or backward waits for other ranks is marked as a collective. With FSDP, such
+a collective is a parameter gather or a gradient reduction. With DDP, it lasts from the last
+gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -59,7 +59,7 @@ class _Steps:
     def wrap(self, annotations: Annotations) -> None:
         """Register hooks on the model, and wrap backwards, optimizer steps and waits.
 
-        If gradients are enabled, the hook before a forward opens a range F. The same hook starts an
+        If gradients are enabled, the hook before a forward opens a range F. The hook also starts an
         iteration if none is open. The iteration ends at the end of an optimizer step.
 
         FSDP waits are wrapped if FSDP's module is loaded. DDP waits are marked if the

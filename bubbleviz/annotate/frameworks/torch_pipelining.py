@@ -1,9 +1,9 @@
 """Annotate all schedules of torch.distributed.pipelining by wrapping stage methods.
 
 PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not those of
-1F1B. PyTorch names neither the loss nor the optimizer. This module wraps stage methods, which every
-schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the input is
-B, and a backward for the weights is W.
+1F1B. It names neither the loss nor the optimizer. This module wraps stage methods, which every
+schedule calls. A forward and its loss are F, and a complete backward is BW. A backward that
+computes only the input gradient is B, and one that computes only the weight gradients is W.
 
 Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """
@@ -129,7 +129,8 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
     Only stages with a sharded module reduce gradients, so other stages get no range.
 
     Args:
-        sharded: Class of sharded modules, or () if unknown, in which case every stage gets a range.
+        sharded: Class of sharded modules, or () if unknown. If it is unknown, every stage gets a
+            range.
     """
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
@@ -144,8 +145,8 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:
     """Wrap the functions that start transfers, and the stage methods that list transfers.
 
-    Stage methods that list transfers are made to tag each transfer, so that the range can name the
-    transfers.
+    Stage methods that list transfers are changed to tag each transfer, so that ranges can be named
+    after the transfers.
     """
     base = annotations.get_attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():

@@ -63,7 +63,7 @@ def inspect(
     def print_inspections(public: Sequence[Inspection]) -> None:
         """Print the inspections. Only the first of similar files is printed unless ``everything``.
 
-        The names of similar files follow. Private names in the inspections have been replaced.
+        The names of similar files follow. Private names in the inspections must have been replaced.
         """
         by_kind: dict[tuple[object, ...], list[Inspection]] = {}
         for number, inspection in enumerate(public):

@@ -110,7 +110,7 @@ class ScheduleOptions:
         return names, p, m, v
 
     def parse_memory(self) -> MemoryOptions:
-        """Return the memory limit, the memory held from F to B, and the part of it held until W.
+        """Return the memory limit, the memory held from F to B, and the part that is held until W.
 
         A value is None if its option is not given.
 

@@ -127,7 +127,7 @@ def watch(
 
 
 def _check_folder(folder: str) -> None:
-    """Check that a path is a directory, or that it does not exist yet.
+    """Check that a path is a directory or does not exist yet.
 
     Raises:
         InputError: The path is a file. If the file is a profile, the message suggests ``analyze``.
@@ -225,7 +225,8 @@ def _make_printer(
     def print_lines(sight: Observation) -> None:
         """Print one line per event and per iteration of an observation.
 
-        If nothing has been measured yet, the first call also prints what the command waits for.
+        If nothing has been measured yet, the first call also prints what the command is waiting
+        for.
         """
         nonlocal has_printed_waiting
         if not sight.trend and not sight.unreadable and not has_printed_waiting:
@@ -257,7 +258,7 @@ def _make_printer(
 def _prepare_command(
     text: str | None, names: PrivateNames
 ) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Return two functions: one starts a command, the other reports its exit code.
+    """Return two functions. One starts a command, and the other reports its exit code.
 
     Neither function waits for the command to end.
 
@@ -284,7 +285,7 @@ def _prepare_command(
     def start(reason: str) -> None:
         """Print the reason and start the command, unless it has been started before.
 
-        If the command cannot be started, a message is printed, and it is not tried again.
+        If the command cannot be started, a message is printed, and there is no second attempt.
         """
         command, words[:] = list(words), []
         if not command:

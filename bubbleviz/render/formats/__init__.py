@@ -136,7 +136,7 @@ def _import_function(path: str) -> Any:
 
 
 def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[str] = ()) -> str:
-    """Return the name of the format that a file suffix belongs to.
+    """Return the name of the format to which a file suffix belongs.
 
     If suffixes of several formats match, the longest suffix wins. Case is ignored. Suffixes of
     former formats are rejected, even if they end with the suffix of a current format.

@@ -41,7 +41,7 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return all columns of the operations table, keyed by header.
 
     The first columns are meant for human readers. The remaining columns allow ``analyze`` to read
-    the table back. If an operation has two microbatches or two chunks, both are in the same cell,
+    the table back. If an operation has two microbatches or two chunks, both are in one cell,
     separated by a semicolon.
     """
     operations, further = report.operations, list_further_columns(report)

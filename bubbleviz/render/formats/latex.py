@@ -28,7 +28,8 @@ _SPELLED = {
     **{character: f"\\{character}" for character in "{}$&%#_"},
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
-    # In the default font encoding (OT1), the following characters would print as different ones.
+    # In the default font encoding (OT1), the following characters would be printed as different
+    # ones.
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
@@ -39,7 +40,7 @@ _SPELLED = {
     "]": "{]}",
     "*": "{*}",
 }
-#: Matches an apostrophe that opens a quotation.
+#: Matches an apostrophe used as an opening quotation mark.
 _OPENING = re.compile(r"(?<![^ (])'(?=\w)")
 
 
@@ -167,7 +168,7 @@ def _format_number(value: float | None, unit: float) -> str:
 
 
 def _format_formula(definition: str) -> str:
-    """Return the definition of a ratio in LaTeX, with proper minus and multiplication signs."""
+    """Return a ratio's definition in LaTeX, with proper minus and multiplication signs."""
     text = escape_latex(format_definition(definition))
     return text.replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
 

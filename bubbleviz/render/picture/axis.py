@@ -18,8 +18,8 @@ _MIN_GAP = 0.7
 def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
     """Return the (x coordinate, text) pair of each tick label. The last label includes the unit.
 
-    The axis has as many ticks as possible, up to ``_MAX_STEPS`` steps between ticks, without
-    letting labels overlap or the last label extend beyond ``right``. If even two labels do not fit,
+    The axis has as many ticks as possible, up to ``_MAX_STEPS`` steps between them. Labels must not
+    overlap, and the last label must not extend beyond ``right``. If even two labels do not fit,
     only the label of the first tick is returned.
 
     Args:

@@ -35,7 +35,7 @@ class _Bracket(NamedTuple):
 
 
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
-    """Return the total height of the bracket lines. There is at least one line.
+    """Return the total height of all bracket lines. There is at least one line.
 
     The space is needed even without brackets, because it also holds the ratio heading.
     """
@@ -46,8 +46,8 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
     """Return the time span and the line of each iteration's bracket.
 
-    - A bracket spans the window of the first row that has one in the iteration. If no row has a
-      window, it spans the entire iteration.
+    - A bracket spans the iteration's window on the first row that has one. If no row has a window,
+      it spans the entire iteration.
     - Brackets are on line 0. A bracket that overlaps the previous one goes on the next line
       instead. After the last line, line 0 is used again.
     - There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a

@@ -30,7 +30,7 @@ from bubbleviz.report.report import Report
 
 #: Busy times at either end of the color scale, relative to the median.
 _FASTEST, _SLOWEST = 0.5, 1.5
-#: Text below the maps that explains the shades.
+#: Text that explains the shades, shown below the maps.
 _SCALE = (
     f"Light: {_FASTEST:g} times the phase's median over all stages, or less. "
     f"Dark: {_SLOWEST:g} times, or more. Replicas are averaged."
@@ -62,7 +62,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     """Draw a heat map for each phase of the first drawn iteration, and a note about the shades.
 
     Operations are ignored if they have no busy time or if their microbatch or virtual stage is
-    unknown. There is no map for a phase if all of its operations are ignored.
+    unknown. A phase whose operations are all ignored has no map.
     """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"

@@ -144,7 +144,7 @@ def _list_entries(
 def _list_idle_entries(
     page: Page, timelines: Sequence[TimelinePainter], width: float
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield (swatches, text) for idle time, and for gaps between iterations if there are any.
+    """Yield (swatches, text) for idle time, and for any gaps between iterations.
 
     Idle time has one entry for each drawn cause, or the entry "bubble" if causes are not drawn.
     """

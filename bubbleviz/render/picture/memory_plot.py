@@ -1,4 +1,4 @@
-"""Plots bubble ratio against memory, with one dot per order and a line through the best ones.
+"""Plots the bubble ratio against memory, with one dot per order and a line through the best ones.
 
 ::
 
@@ -39,7 +39,7 @@ class MemoryPoint(NamedTuple):
     Attributes:
         name: Name of the order, for example "1f1b".
         memory: Peak memory on the device that uses the most memory.
-        ratio: Bubble ratio as a fraction of 1.
+        ratio: Bubble ratio, as a fraction.
         fits: Whether the order's memory is within the limit.
     """
 

@@ -62,7 +62,7 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    """Yield sentences about ratio bounds, clocks, and the mark on ranks that the advice concerns.
+    """Yield sentences about ratio bounds, clocks, and the mark on the ranks that advice is about.
 
     Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
     represents a rank that the advice concerns.

@@ -11,7 +11,7 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def percent(fraction: float | None) -> str:
-    """Format a fraction of 1 as percent with one decimal. None becomes a dash."""
+    """Format a fraction as a percentage with one decimal. None becomes a dash."""
     return UNKNOWN if fraction is None else f"{100 * fraction:.1f}\u00a0%"
 
 

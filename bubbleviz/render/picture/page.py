@@ -44,7 +44,7 @@ _PALE = 0.48
 class Page:
     """An SVG page that is filled from top to bottom.
 
-    The attribute ``y`` is the cursor, that is, the y coordinate below which the next part is drawn.
+    The attribute ``y`` is the cursor: the y coordinate below which the next part is drawn.
 
     Args:
         ids: Prefix for element ids. Pictures in the same HTML document need different prefixes.
@@ -241,7 +241,7 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
         draw: Function that draws the page in a given style. May be called several times.
 
     Raises:
-        UsageError: Even with labels in the minimum font size, the page would be too tall.
+        UsageError: The page would be too tall even with labels in the minimum font size.
     """
     target_height = style.height
     if target_height is None:

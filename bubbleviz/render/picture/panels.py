@@ -34,7 +34,7 @@ from bubbleviz.schedules.ideal import Ideal
 _GAP = 12.0
 #: Makespans are treated as equal if their relative difference is at most this value.
 _SAME_MAKESPAN_TOLERANCE = 0.002
-#: Names of the ratios defined for a single iteration, in order of preference.
+#: Names of the ratios that are defined for a single iteration, in order of preference.
 _RATIOS_OF_ONE_ITERATION = ("schedule", "stage")
 
 #: (panel title, report, view that selects the part of the report to draw).
@@ -59,8 +59,8 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
     """Draw panels, their time axis, legend and notes on an empty page, and return the page.
 
     All plots have the same left edge and the same time scale. The panel that spans the most time is
-    as wide as the page allows. All rows have the same height, which depends on the panel with the
-    most rows.
+    as wide as the page allows. All rows have the same height, which depends on the largest number
+    of rows in a panel.
     """
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]

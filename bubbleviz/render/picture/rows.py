@@ -169,7 +169,7 @@ class RowPainter:
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Find the compute operations in the selected iterations that have no device time.
+        """Find the compute operations without device time in the selected iterations.
 
         Returns: Operation indices, keyed by picture row. Picture rows without such operations are
             left out.

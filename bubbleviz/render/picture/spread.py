@@ -30,7 +30,7 @@ _STEP = 1.5
 def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw an area below each row that shows the spread of its replicas.
 
-    The height of the area shows the share of replicas that run compute at each time. Only compute
+    The height of the area shows the share of replicas that are computing at each time. Only compute
     attributed to an operation counts.
     """
     steps = max(1, int(layout.width / _STEP))
@@ -62,7 +62,7 @@ def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
 def _measure_computing_share(
     report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
 ) -> Floats:
-    """Measure the share of each row's replicas that compute over time, shape (rows, steps).
+    """Measure the share of each row's replicas that are computing over time, shape (rows, steps).
 
     Compute not attributed to any operation is ignored. Overlapping operations on a replica are
     added up, so a share can exceed 1.

@@ -1,4 +1,4 @@
-"""Draws a picture's title: the primary bubble ratio, its iterations, and why it is primary."""
+"""Draws a picture's title: the primary bubble ratio, its iterations, and why it was chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _RATIO_GRAIN = 0.01
 
 
 def shows_lower_bound(ratio: Ratio | None) -> bool:
-    """Return whether to print a ratio as a range: it exceeds its lower bound by over 0.01."""
+    """Return whether to print a ratio as a range.
+
+    This is the case if the ratio exceeds its lower bound by more than ``_RATIO_GRAIN``.
+    """
     if ratio is None or ratio.value is None or ratio.low is None:
         return False
     return ratio.value - ratio.low > _RATIO_GRAIN
@@ -39,9 +42,10 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
     """Return the texts that make up the title.
 
-    The title shows the mean of the primary ratio over the averaged iterations, with its confidence
-    interval, or with both values if two iterations are averaged. If fewer than two iterations are
-    averaged and a single iteration is drawn, the title shows the ratio of the drawn iteration.
+    The title shows the mean of the primary ratio over the averaged iterations and its confidence
+    interval. If two iterations are averaged, both values are shown instead of the interval. If
+    fewer than two iterations are averaged and a single iteration is drawn, the title shows the
+    ratio of the drawn iteration.
 
     Returns:
         head: Name and value of the primary ratio.

@@ -18,12 +18,13 @@ from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: Minimum pause between iterations (all ranks idle) that is mentioned, as a fraction of the period.
+#: Minimum pause between iterations, during which all ranks are idle, that is mentioned. It is a
+#: fraction of the period.
 _MIN_PAUSE = 0.01
 
 
 def make_cause_table(report: Report) -> doc.Table:
-    """Return a table of the causes of the bubble in the averaged iterations, with their sum.
+    """Return a table of the bubble's causes in the averaged iterations, with their sum.
 
     The table has no rows if no cause is known.
     """
@@ -38,10 +39,11 @@ def make_cause_table(report: Report) -> doc.Table:
 
 
 def list_step_parts(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of how a step's time is spent, and the GPUs' FLOPs utilization.
+    """Yield a table of how a step's time is spent, idle time between iterations, and FLOPs used.
 
-    The table is left out if the parts are unknown, and the utilization is left out if no FLOPs are
-    given.
+    A sentence gives the idle time between iterations if it is at least ``_MIN_PAUSE`` of the
+    period. Another sentence gives the GPUs' FLOPs utilization if FLOPs are given. The table is left
+    out if the parts are unknown.
     """
     if parts := compute_step_parts(report):
         window = choose_step_window(report)

@@ -32,12 +32,13 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
-#: Maximum number of lines on the first screen when the timeline has at most ``_ROWS`` rows. Every
-#: two additional rows add one line. A taller terminal is filled completely.
+#: Maximum number of lines on the first screen if the timeline has at most ``_ROWS`` rows. Every two
+#: additional rows add one line. On a taller terminal, the first screen may fill the terminal.
 MAX_LINES, _ROWS = 24, 8
 #: Maximum number of lines on the first screen, regardless of how many rows the timeline has.
 _MAX_LINES_OF_MANY = 36
-#: The fraction of GPU time attributed to operations is shown only if it is below this value.
+#: The fraction of GPU time that is attributed to operations is shown only if it is below this
+#: value.
 _COVERED = 0.95
 #: Clock bounds are shown only if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
@@ -93,7 +94,7 @@ def _describe_spread(report: Report) -> str:
 
 
 def _describe_worst_iteration(report: Report) -> str:
-    """Return a clause about the averaged iteration with the largest ratio if that ratio is unusual.
+    """Return a clause about the averaged iteration with the largest ratio, if it is unusual.
 
     A ratio is unusual if it exceeds the mean by at least 2 percentage points and by at least 10 %
     of the mean. Otherwise, or if only two iterations are averaged, the result is "".
@@ -147,8 +148,8 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
 def _describe_run(report: Report) -> str:
     """Return a line about the run: schedule, ranks, hosts, averaged iterations and convention.
 
-    The schedule is named only if the order matches it exactly. The number of averaged iterations
-    counts only iterations in which the primary ratio is known.
+    The schedule is named only if the run's order matches it exactly. The number of averaged
+    iterations counts only iterations in which the primary ratio is known.
     """
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     # The last iteration has no ``period``, so this can be fewer than the averaged iterations.

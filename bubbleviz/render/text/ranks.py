@@ -57,7 +57,8 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
     ranks and stages. In most runs, the tables contain all ranks, even if the view selects some, but
     at most ``MAX_ROWS`` rows. In runs with very many ranks:
 
-    - If the view selects ranks, only those ranks have rows. By default, each has its own row.
+    - If the view selects ranks, only those ranks have rows. By default, each of them has its own
+      row.
     - If the view selects ranks or one row per rank, the number of rows is not limited.
 
     Returns:
@@ -303,7 +304,7 @@ _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 _AS_FAST = 0.995
 #: Cell texts for values that are zero or unknown.
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
-#: Headers of the columns dropped first on a narrow terminal, in this order.
+#: Headers of the columns that are dropped first on a narrow terminal, in this order.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
 #: Time columns for a ratio's window: header, and field name in the ratio's account.
 _ACCOUNT_COLUMNS = {
@@ -376,7 +377,7 @@ def _make_rank_cells(
     """Return the cells of the rank table, which are means over each row's ranks.
 
     A mean is a dash if the value is unknown for any rank in the row. The score is the minimum over
-    the ranks in the row. All scores are dashes if no rank of the run is noticeably slower than the
+    the ranks in the row. All scores are dashes if no rank in the run is noticeably slower than the
     fastest rank of its stage.
 
     Args:

@@ -17,10 +17,10 @@ _DROP_ORDER = (
 
 
 def make_ratio_table(report: Report) -> doc.Table:
-    """Return the table of bubble ratios over averaged iterations, with one row per ratio.
+    """Return the table of bubble ratios over the averaged iterations, with one row per ratio.
 
-    The lower-bound column is left out unless some ratio's lower bound differs from its mean. The
-    clock-bound column is left out if no ratio has clock bounds.
+    The lower-bound column is left out if every ratio's lower bound equals its mean. The clock-bound
+    column is left out if no ratio has clock bounds.
     """
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}

@@ -57,7 +57,7 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
 
 
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
-    """Return, as text, the share of an iteration that a piece of advice saves.
+    """Return the share of an iteration that a piece of advice saves, as text.
 
     The length of the iteration is appended if it differs from the length in the table title by more
     than ``_SAME_BASE``, or if the title contains no length.
@@ -76,7 +76,7 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
 
 #: Maximum number of slowdowns to list for each kind of part, such as stages or links.
 _MAX_SLOWDOWNS = 3
-#: Minimum slowdown that is divided into shares. Shares of less are noise.
+#: Minimum slowdown that is divided into shares. Shares of a smaller slowdown would be noise.
 _MIN_SLOWDOWN = 1.01
 
 
@@ -86,8 +86,8 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     A slowdown of 1.1 means that iterations take 1.1 times as long as ideal iterations. For each
     kind of part (phases, stages, ranks, ...), the largest ``_MAX_SLOWDOWNS`` slowdowns are listed.
     Kinds that have a single part are left out. Notes about the slowest ranks, the last stage and
-    the replay error follow. If the slowdowns are unknown, only a sentence that says why is yielded,
-    or nothing if no reason is known.
+    the replay error follow. If the slowdowns are unknown, only a sentence that gives the reason is
+    yielded, or nothing if no reason is known.
     """
     costs = report.slowdowns
     source = report.explanation.slowdown_source
@@ -155,7 +155,7 @@ def _describe_removed_share(fraction: float) -> str:
     A share below 0 % or above 100 % is followed by an explanation.
 
     Args:
-        fraction: The share of the slowdown that would disappear, as a fraction of 1.
+        fraction: The share of the slowdown that would disappear. It is normally between 0 and 1.
     """
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"
@@ -165,7 +165,7 @@ def _describe_removed_share(fraction: float) -> str:
     return f"{doc.format_percent_cell(fraction)} %{explanation}"
 
 
-#: Minimum saving, as a fraction of the iteration, for which another order of microbatches is shown.
+#: Another order of microbatches is shown only if it saves at least this fraction of the iteration.
 _MIN_REORDERING_SAVING = 0.01
 #: Maximum number of microbatches listed in the proposed order.
 _MAX_MICROBATCHES = 8
@@ -210,8 +210,8 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
 def list_schedules(report: Report) -> Iterator[doc.Block]:
     """Yield a table of other schedules, simulated with the measured times, followed by notes.
 
-    If the times could not be measured, only a sentence that says why is yielded. Yields nothing if
-    the report does not compare schedules.
+    If the times could not be measured, only a sentence that gives the reason is yielded. Yields
+    nothing if the report does not compare schedules.
     """
     comparison = report.what_if
     if comparison is None:

@@ -48,8 +48,8 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
 def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
     """Return the fill character of each part: a shade, or a letter on an ASCII-only terminal.
 
-    The letter is the first letter of the part's name that no earlier part uses, in upper case. If
-    earlier parts use all letters of the name, the character is ``#``.
+    The letter is the first one in the part's name that no earlier part uses, in upper case. If all
+    letters of the name are already used, the character is ``#``.
     """
     if display.unicode:
         return [_SHADES[number % len(_SHADES)] for number in range(len(names))]

@@ -27,7 +27,7 @@ _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
-#: Minimum number of text columns next to a lead. If fewer remain, continuation lines start below
+#: Minimum number of text columns next to a lead. If there are fewer, continuation lines start below
 #: the lead.
 _MIN_TEXT_WIDTH = 20
 #: Blanks between two table columns.
@@ -124,7 +124,7 @@ def render_lines(
 
 
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the wrapped lines of a sentence. The characters of the lead get the lead's style.
+    """Yield the wrapped lines of a sentence. Only the lead gets the lead's style.
 
     Preformatted lines, and lines that fit and contain no tab, are unchanged. In a file, words
     longer than a line are not truncated.
@@ -294,8 +294,8 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
     """Fit a table to a width by dropping columns, and by truncating or wrapping words.
 
     First, columns that contain words are narrowed. If the table is too wide even when all of them
-    are at their minimum width, columns are dropped. Numbers are never truncated, so a table with a
-    single column can be too wide.
+    are at their minimum width, columns are dropped. Numbers are never truncated, so even a table
+    with a single column can be too wide.
 
     Returns:
         headers: Headers of the remaining columns.

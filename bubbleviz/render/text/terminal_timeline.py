@@ -41,7 +41,7 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Kinds of cells that contain no mark. Their codes are greater than the codes of all marks.
+#: Kinds of cells that contain no mark. Their codes are greater than all mark codes.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
@@ -69,7 +69,7 @@ _NAMES = {
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Maximum number of row groups. Rows are not grouped if there are at most this many.
 _GROUPS = 16
-#: Number of lines in a timeline other than rows: title, axis and legend.
+#: Number of lines in a timeline that are not rows: title, axis and legend.
 _AROUND = 3
 #: Minimum distance between two time-axis labels, in columns.
 _BETWEEN_TICKS = 9
@@ -331,8 +331,9 @@ def _measure_shares(report: Report, selection: Selection, columns: int) -> Float
 def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
     """Return the share of each cell that is bubble time, shape (rows, cells).
 
-    Bubble is the time inside the rank's window in which no compute runs. The share is the part of
-    the cell inside the window minus the part covered by marks, but not less than 0.
+    Bubble is the time inside the rank's window during which no compute runs. The share is the part
+    of the cell inside the window minus the part covered by marks, or 0 if the difference is
+    negative.
     """
     (windows,) = selection.windows
     edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
@@ -378,7 +379,7 @@ def _choose_kinds(shares: Floats) -> Ints:
 def _make_title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
     """Return the lines of the title: the iteration, its length and the meaning of a row.
 
-    The heading of the ratio column is at the right end of the last line.
+    The last line ends with the heading of the ratio column.
 
     Args:
         report: The report.

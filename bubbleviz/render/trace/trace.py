@@ -1,6 +1,6 @@
 """Converts a report to the processes, slices, flows and counters shown in trace viewers.
 
-Each rank becomes a process with one track each for operations, communication, bubbles and
+Each rank becomes a process with separate tracks for operations, communication, bubbles and
 iterations. A counter shows the bubble ratio of the rank. Flows connect the operations of a
 microbatch from the first stage to the last stage and back::
 
@@ -29,7 +29,7 @@ from bubbleviz.report.report import Report
 
 #: Maximum length of a name from a profile. Viewers show fewer characters.
 _MAX_NAME_LENGTH = 200
-#: Time limit below which all viewers are exact, even those that store times as floats.
+#: Time below which all viewers are exact, even those that store times as floating-point numbers.
 _MAX_EXACT_NS = 1 << 53
 #: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"

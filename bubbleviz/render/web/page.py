@@ -8,8 +8,8 @@ Vega would need one mark per operation, and a run can have more than a million o
 The page contains the numbers of the report as compressed JSON, and its timeline as compact columns;
 see :mod:`bubbleviz.render.web.shards`.
 
-Times in the page are in nanoseconds after ``base_ns``. All times are less than 2**53, so JavaScript
-numbers represent them exactly.
+Times in the page are in nanoseconds after ``base_ns``. All times are less than 2**53, so they can
+be represented exactly as JavaScript numbers.
 """
 
 from __future__ import annotations
@@ -131,9 +131,8 @@ def render_saved(path: str, summary: RunSummary) -> str:
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
     """Return the index of the iteration to show first, or None for the entire run.
 
-    The recommended first steps may refer to advice about specific ranks. Advice of this kind has an
-    example iteration. If so, the page shows that example iteration. Otherwise the page shows the
-    typical iteration.
+    If the recommended first steps contain advice about specific ranks that has an example
+    iteration, the page shows that iteration. Otherwise, it shows the typical iteration.
     """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration

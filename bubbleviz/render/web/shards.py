@@ -1,4 +1,4 @@
-"""Encodes the timeline of a run with many ranks as shards, which the page unpacks on demand.
+"""Encodes the timeline of a run with many ranks as shards that the page unpacks on demand.
 
 A shard contains the ranks of one large pipeline, of several small pipelines, or of part of a very
 large pipeline. All pipelines in a job run the same operations at different times. Therefore each
@@ -30,8 +30,8 @@ from bubbleviz.report.timeline import Timeline
 _MIN_RANKS, _MAX_RANKS = 16, 512
 #: Maximum number of ranks in a shard if the ranks' pipelines are unknown.
 _RANKS_WITHOUT_PIPELINES = 64
-#: Maximum total length of the shards in a page. If they exceed it, the shards whose ratios are
-#: closest to the median are left out.
+#: Maximum total length of the shards in a page. If this limit is exceeded, the shards whose ratios
+#: are closest to the median are left out.
 MAX_CHARACTERS = 25_000_000
 #: Estimated compressed size of an operation and of a bubble, in bytes, if times are in ns.
 #: If the estimated total size is too large, times are in units of ``_COARSE_NS``.

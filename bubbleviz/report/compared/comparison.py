@@ -66,7 +66,7 @@ class Cell:
         window_ns: Difference between the window lengths, or None if the window is unknown in either
             run.
         microbatch_ns: Difference between the window lengths per microbatch. None if the iterations
-            of both runs do the same amount of work, or if the window is unknown in either run.
+            in both runs do the same amount of work, or if the window is unknown in either run.
     """
 
     ratio: RatioSummary | None
@@ -88,10 +88,10 @@ class Comparison:
         runs: The runs. Every run is compared with the first one.
         ratios: One cell per run, keyed by the name of the ratio.
         notes: Sentences about the limits of the comparison.
-        differences: For each run, one line per difference from the first run; see
+        differences: For each run, lines that describe its differences from the first run; see
             :func:`.describe_differences`. Empty for the first run.
-        followed: For each run, the results of the advice given for the first run. Empty for the
-            first run.
+        followed: For each run, what came of the advice given for the first run. Empty for the first
+            run.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Host names of all runs, and all other host names in the measured reports."""
+        """Host names of all runs, along with all other host names in the measured reports."""
         saved = (host for run in self.runs for host in run.saved.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
@@ -163,7 +163,7 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
 
 
 def find_worse_runs(comparison: Comparison) -> list[str]:
-    """Return the titles of the runs that are significantly worse than the first run.
+    """Return the titles of all runs that are significantly worse than the first run.
 
     Three values are tested in order, and the first one that differs significantly decides. A run is
     worse if its value is larger:
@@ -196,9 +196,8 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
     """Return a distinct title for each path: its last components, without the file suffix.
 
-    The titles have as few components as possible while still distinguishing all paths. If paths
-    differ only in their suffixes, the titles are the full paths. Identical paths are numbered, as
-    in ``run (2)``.
+    The titles have as few components as it takes to distinguish all paths. If paths differ only in
+    their suffixes, the titles are the full paths. Identical paths are numbered, as in ``run (2)``.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
@@ -219,7 +218,9 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
     """Return a ratio of the later run, along with its differences from the earlier run.
 
-    If either run does not have the ratio, the cell contains no differences.
+    The differences are those of the bubble ratio, of the window length and, if iterations do
+    unequal amounts of work, of the window length per microbatch. If either run does not have the
+    ratio, the cell contains no differences.
 
     Args:
         name: Name of the ratio.
@@ -259,7 +260,7 @@ def _describe_limits(
     - restrictions, and time lost inside or outside operations;
     - limits of each pair of runs (:func:`_describe_pair_limits`);
     - too few iterations for a test;
-    - clocks that contradict each other;
+    - contradictory clocks;
     - runs with different primary ratios, numbers of ranks or versions.
 
     Args:
@@ -311,9 +312,9 @@ def _describe_pair_limits(
 
     The limits are:
 
-    - ratios that are smaller although their windows are longer;
+    - ratios that are smaller even though their windows are longer;
     - differences within clock uncertainty;
-    - different numbers of microbatches in iterations that do equal work.
+    - different numbers of microbatches in iterations that do the same work.
 
     Args:
         first: The first run.
@@ -355,8 +356,9 @@ def _describe_no_gain(
 ) -> str:
     """Return a sentence saying that a smaller ratio saved no time, because its window is longer.
 
-    If this is true of several ratios, the sentence gives the values of only one: the headline ratio
-    if it is in ``gains``, otherwise the alphabetically first ratio. The others are only named.
+    If this is true of several ratios, the sentence gives the values of only one of them and names
+    the others. This is the headline ratio if ``gains`` contains it, otherwise the alphabetically
+    first ratio.
 
     Args:
         headline: Name of the ratio that is used to compare runs.

@@ -44,13 +44,12 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
 
     The lines are in this order:
 
-    1. Different schedules and sizes.
-    2. The later run's time as predicted from the earlier run's times.
+    1. Differences in the schedule and in sizes.
+    2. The later run's time, as predicted from the earlier run's times.
     3. Changes in times, largest first.
-    4. Advice that is only in the later report.
+    4. Advice that appears only in the later report.
 
-    For reports on idle time, the lines describe different numbers of ranks and changes in kernel
-    times.
+    For reports on idle time, the lines describe changes in the number of ranks and in kernel times.
     """
     then_sizes, now_sizes = _list_sizes(pair.earlier), _list_sizes(pair.later)
     for name, then in then_sizes.items():
@@ -79,7 +78,7 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
     """
     yield from _describe_batch(pair)
     if pair.job_difference is None:
-        # Equal stage, rank and link numbers refer to the same hardware only within one job.
+        # Stage, rank and link numbers identify the same hardware only within one job.
         yield from _describe_stage_times(
             list_median_stage_times(pair.earlier), list_median_stage_times(pair.later)
         )
@@ -102,7 +101,7 @@ def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
 
 
 def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str]:
-    """Yield one line per piece of advice that is only in the later report.
+    """Yield one line for each piece of advice that appears only in the later report.
 
     Two pieces of advice are the same if they have the same place. Advice that promises to save less
     than ``_MIN_COST`` is left out.
@@ -115,11 +114,11 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
-    """Yield a line that says how well the earlier times predict the length of the later run.
+    """Yield a line that says how well the earlier times predict the later run's length.
 
-    The line is left out if both runs have the same schedule and sizes, or if a run is not a
-    complete pipeline. The line is also left out if the prediction or the later window of
-    ``schedule`` is unknown.
+    The line is left out if both runs have the same schedule and sizes, or if either run is not a
+    complete pipeline. It is also left out if the prediction or the later ``schedule`` window is
+    unknown.
     """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
@@ -130,7 +129,7 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
         return
     try:
         predicted = _describe_predicted_change(pair)
-    except BubblevizError:  # The times of a run are not those of a schedule.
+    except BubblevizError:  # These times or sizes cannot be simulated.
         return
     if predicted is None or predicted.makespan_ns is None or predicted.error_ns is None:
         return
@@ -143,7 +142,7 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
 
 
 def _describe_predicted_change(pair: RunPair) -> Choice | None:
-    """Simulate the later run's schedule and sizes with the earlier run's times.
+    """Simulate the later run's schedule and sizes, using the earlier run's times.
 
     Returns:
         The prediction, or None in any of these cases:
@@ -175,7 +174,7 @@ def _describe_predicted_change(pair: RunPair) -> Choice | None:
 
 
 def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
-    """Return whether a microbatch takes about the same compute time in both runs.
+    """Return whether a microbatch needs about the same compute time in both runs.
 
     The times are summed over all stages and may differ by at most ``SAME_WORK``.
     """
@@ -205,7 +204,7 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
-    """Yield the changes of the kernels whose time per step changed noticeably.
+    """Yield the changes for all kernels whose time per step changed noticeably.
 
     The change must exceed ``_MIN_CHANGE`` times the kernel's earlier time, and
     ``_MIN_KERNEL_CHANGE`` times the earlier time of all kernels. A missing kernel counts as taking
@@ -224,7 +223,7 @@ def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
 
 
 def _average_kernels(report: ReportSummary) -> dict[str, float]:
-    """Return the time of each kernel per step, or per device if there are no steps.
+    """Return each kernel's time per step, or per device if there are no steps.
 
     Times are in ns, keyed by kernel name. For reports on bubbles, the result is empty.
     """
@@ -288,7 +287,7 @@ def _match_backwards(
 ) -> tuple[Mapping[StagePhase, float], Mapping[StagePhase, float]]:
     """Make the backward times of two runs comparable, and return the times of both.
 
-    If only one of the runs has W, the backwards of both runs are merged; see
+    If only one run has W operations, the backwards in both runs are merged; see
     :func:`_merge_backwards`. Otherwise, the times are returned unchanged.
     """
     was_split, is_split = (
@@ -302,7 +301,7 @@ def _match_backwards(
 
 
 def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
-    """Return the stage times with one backward instead of B, W and BW.
+    """Return the stage times with a single backward instead of B, W and BW.
 
     The merged backward is B plus W if both are known, otherwise BW. If neither is known, the stage
     has no backward in the result.
@@ -323,7 +322,7 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 
 
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
-    """Yield the changes of at least ``_MIN_COST`` in the slowdowns of ranks and links.
+    """Yield changes of at least ``_MIN_COST`` in the slowdowns of ranks and links.
 
     The size of a difference is the change in the slowdown multiplied by the mean window of the
     later run, in ns.

@@ -36,7 +36,7 @@ class AdviceResult:
     """The outcome of one piece of advice from an earlier report.
 
     Attributes:
-        kind: The kind of fault that the advice should remove.
+        kind: The kind of fault that the advice is meant to remove.
         place: Place of the fault. It is the same in every report on the same job.
         action: The recommended action.
         promised_ratio: The promised saving, as a fraction of an iteration.
@@ -120,9 +120,9 @@ def _compare_with_promise(
     The advice was not followed if its fault did not shrink, or if something else changed as well.
     Otherwise, the verdict depends on the saving. The first case that applies decides:
 
-    - The promise was kept if the saving is at least the promise minus a tolerance: the error bound
-      of the promise or ``SAME_SAVING``, whichever is larger.
-    - The promise was kept in part if the saving is at least ``_IN_PART`` of the promise.
+    - The promise was kept if the saving is at least the promise minus a tolerance. The tolerance is
+      the promise's error bound or ``SAME_SAVING``, whichever is larger.
+    - The promise was kept in part if the saving is at least ``_IN_PART`` times the promise.
     - Otherwise, the promise was not kept. If the saving is unknown, so is the verdict.
 
     Args:
@@ -163,10 +163,10 @@ def _compare_with_promise(
 def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
-    With n times as many microbatches, the bubble takes the same time, so its share of the time
-    falls to 1/n. n is the later number of microbatches divided by the earlier number, or 2 if the
-    number did not grow. Idle time caused by transfers grows with the number of microbatches, so it
-    is not saved.
+    If the number of microbatches grows n-fold, the length of the bubble stays the same, so its
+    share of the time falls to 1/n. The factor n is the later number of microbatches divided by the
+    earlier number, or 2 if the number did not grow. Idle time caused by transfers grows with the
+    number of microbatches, so none of it is saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio
@@ -181,11 +181,11 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
 
 
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
-    """Return the fraction of the earlier window that the later run saves, and the ratio's name.
+    """Return the fraction of the earlier window that was saved, and the ratio's name.
 
     The fraction is ``1 - equal_work * later / earlier``, where ``later`` and ``earlier`` are mean
     windows. The first ratio that is known in both runs is used, in this order: ``window``, the
-    earlier primary ratio, ``step``. If there is none, the result is (None, ``window``).
+    earlier primary ratio, ``step``. If no such ratio exists, the result is (None, ``window``).
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

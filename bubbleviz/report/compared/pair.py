@@ -20,9 +20,9 @@ COMPUTE = frozenset(phase.label for phase in COUNTED)
 #: Maximum relative difference between the compute times of the same work in two runs. Clock rates
 #: and temperatures differ between runs.
 SAME_WORK = 0.05
-#: Ratios with the longest windows, longest first.
-#: The window of ``period`` extends from one iteration to the next.
-#: The window of ``step`` extends from the start of an iteration to the end of its optimizer.
+#: The ratios that have the longest windows, longest first. The window of ``period`` extends from
+#: one iteration to the next. The window of ``step`` extends from the start of an iteration to the
+#: end of its optimizer.
 LONGEST_FIRST = ("period", "step")
 
 
@@ -46,7 +46,7 @@ class ReportPair:
 
     @property
     def equal_work(self) -> float:
-        """Number of later iterations that do the work of one earlier iteration, or 1 if unknown."""
+        """Later iterations needed to do the work of one earlier iteration, or 1 if unknown."""
         return 1.0
 
     @property
@@ -89,12 +89,12 @@ class RunPair(ReportPair):
 
     @cached_property
     def equal_work(self) -> float:
-        """Number of later iterations that do the work of one earlier iteration.
+        """Number of later iterations needed to do the work of one earlier iteration.
 
         With ``e`` microbatches in an earlier iteration and ``l`` in a later one, there are two
         cases:
 
-        - Microbatches are equally large, so the batches differ. The result is ``e / l``.
+        - The microbatches have the same size, so the batches differ. The result is ``e / l``.
         - The batch is the same, but is divided into ``l`` instead of ``e`` microbatches. The result
           is 1.
 
@@ -168,7 +168,7 @@ def count_microbatches(report: ReportSummary) -> int:
 
 
 def count_stages(run: RunSummary) -> int | None:
-    """Return the number of stages with known times, or None if no times are known."""
+    """Return the number of stages whose times are known, or None if no times are known."""
     return len({stage for stage, _ in list_median_stage_times(run)}) or None
 
 
@@ -200,8 +200,8 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     The result is ``period`` if it meets both conditions below, otherwise ``step`` if it does.
 
     1. The mean of the ratio is known in all runs.
-    2. Every run has at least two windows of the ratio, because a test needs several windows. One
-       window is enough in a run that also has only one window of the headline ratio
+    2. Every run has at least two windows of the ratio, because a test needs several windows. A
+       single window is enough in a run that also has only one window of the headline ratio
        (:func:`choose_headline_ratio`).
 
     If neither ratio meets them, the result is the headline ratio. Its window may leave out the time

@@ -34,7 +34,7 @@ _MIN_REMEDY = 0.1
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Names that searched schedules are recognized as. If all operations take equal times, both
+#: Names that searched schedules are recognized as. If all operations take the same time, both
 #: schedules have the same order.
 _RECOGNIZED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that recommend a different order of operations.
@@ -59,7 +59,8 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
 
     Schedules, numbers of microbatches, the work of stages, and launch gaps on all ranks are
     compared directly. Any other fault is remedied if the later report no longer contains this
-    advice, or if its measure improved. Advice with the same place counts as the same advice.
+    advice, or if its measure improved. Two pieces of advice with the same place count as the same
+    advice.
 
     Args:
         advice: Advice from the earlier report.
@@ -123,7 +124,7 @@ def _describe_schedule(
     """Return whether the later run has the advised schedule, and a clause about both schedules.
 
     The first result is False if the schedule is the same as before. Some searched schedules are
-    recognized under a different name, which also counts; see ``_RECOGNIZED_AS``.
+    recognized under a different name. That name is accepted as well; see ``_RECOGNIZED_AS``.
     """
     then, now = earlier.schedule_name, later.schedule_name
     if then == now:
@@ -151,14 +152,14 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
 def _describe_stages(
     stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether the work of any given stage fell, and a clause about its time in both runs.
+    """Return whether any given stage lost work, and a clause about its time in both runs.
 
     For each given stage and compute phase, the later median time is divided by the earlier one.
     Only the stage and phase with the smallest ratio are considered. The work fell if this ratio is
     less than ``(1 - noise) * min(other, 1)``:
 
     - ``other`` is the same ratio for the work of all other stages.
-    - ``noise`` is ``_NOISE``, or the noise of a median in either run if larger
+    - ``noise`` is ``_NOISE``, or the noise of a median in either run, if that is larger
       (:func:`_estimate_median_noise`).
 
     Args:
@@ -304,7 +305,7 @@ class _WorkChange:
 
     Attributes:
         by_stage: Ratio for each stage whose time is known in both runs.
-        total: Ratio of the sums over the same stages, or 1 if there is no such stage.
+        total: Ratio of the sums over these stages, or 1 if there are none.
     """
 
     by_stage: Mapping[int, float]
@@ -312,10 +313,10 @@ class _WorkChange:
 
 
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
-    """Return a clause about a change in work that the advice did not ask for, or "" if none.
+    """Return a clause about a change in work that the advice did not ask for. "" if there is none.
 
     - Advice about the schedule, microbatches or stages may move work between stages. The total work
-      must stay the same, and any work that the advised stages lose must reappear on other stages.
+      must stay the same, and any work that the advised stages lose must appear on other stages.
     - Any other advice may reduce the work of the stages that it names. The work of all other stages
       must stay the same, and no stage may get more work.
 
@@ -327,7 +328,7 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
     )
     changed_stages = _find_changed_stages(changes)
     if _split_kinds(advice) & {"schedule", MICROBATCHES} or advice.stages:
-        # Work moves between stages, or microbatches get shorter as their number grows.
+        # Work moves between stages, or each microbatch gets shorter as their number grows.
         times = (later.microbatches or 1) / (earlier.microbatches or 1)
         is_total_changed = all(
             _is_changed(change.total) and _is_changed(change.total * times) for change in changes
@@ -337,7 +338,8 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
             return (
                 f"a microbatch takes {changes[0].total:.2f}x as much compute time over all stages"
             )
-        # The GPU of a single rank may have been slow, in which case no layers had to move.
+        # The GPU of a single rank may have been slow, in which case there was no need to move any
+        # layers.
         may_be_slow_gpu = len(advice.ranks) == 1
         has_moved = may_be_slow_gpu or _has_moved_work(earlier, later, advice.stages)
         if advice.stages and not has_moved:
@@ -356,7 +358,7 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    If the others gained less, no layers moved, and ``stages`` only became faster. The result is
+    If they gained less, no layers were moved, and ``stages`` simply became faster. The result is
     also True if the loss is too small to tell: less than ``2 * _NOISE`` times the work of the other
     stages.
     """
@@ -371,8 +373,8 @@ def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, .
 def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | None]:
     """Return the stages whose work should fall if the advice is followed.
 
-    These are the stages of the ranks that the advice names, or all stages if it names no ranks. The
-    result is empty for advice about delays.
+    If the advice names ranks, their stages are returned, otherwise all stages. The result is empty
+    for advice about delays.
     """
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()

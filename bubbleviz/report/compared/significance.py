@@ -29,15 +29,16 @@ SIGNIFICANT = 0.05
 class MeanDifference:
     """The difference between two means, along with the result of a t-test.
 
-    All attributes except ``mean`` are None if no test is possible, because a sample has fewer than
-    two values or because both samples have zero variance.
+    All attributes except ``mean`` are None if no test is possible. This is the case if a sample has
+    fewer than two values, or if both samples have zero variance.
 
     Attributes:
         mean: The later mean minus the earlier mean.
         ci95: 95 % confidence interval of ``mean``.
         t: Test statistic.
         df: Degrees of freedom.
-        p: p-value: the probability of a difference at least this large if the true means are equal.
+        p: The p-value, which is the probability of a difference at least this large if the true
+            means are equal.
     """
 
     mean: float

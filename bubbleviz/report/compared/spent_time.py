@@ -37,7 +37,7 @@ def split_primary_window(report: ReportSummary) -> dict[str, float]:
 
 
 def find_first_cause(report: ReportSummary) -> tuple[str, float] | None:
-    """Return the name of the largest part of the bubble, and what fraction of the bubble it is.
+    """Return the name of the bubble's largest part, and its share of the bubble.
 
     The result is None if there is no bubble.
     """
