@@ -27,6 +27,24 @@ def format_cost(cost: ChunkCost) -> str:
     return f"{line} {_format_signed(cost.token_squared_ns)} ns/token²"
 
 
+def explain_uneven_chunks(costs: Sequence[ChunkCost]) -> str:
+    """Return why prompt chunks take unequal times although their tokens may be even.
+
+    Args:
+        costs: Chunk costs, one entry per virtual stage.
+
+    Returns:
+        A sentence without a final period. It is "" if the tokens of chunks differ and no fit
+        depends on a prefix, or if there are no costs.
+    """
+    if any(cost.prompt_tokens and cost.token_squared_ns for cost in costs):
+        return "Chunks take longer as their prefix grows"
+    tokens = {number for cost in costs for number in (cost.least_tokens, cost.most_tokens)}
+    if len(tokens) != 1:
+        return ""
+    return f"All chunks have {tokens.pop():,} tokens, so longer prefixes may be the reason"
+
+
 def find_even_chunks(
     costs: Sequence[ChunkCost],
 ) -> tuple[int, tuple[int, ...], float, float] | None:

@@ -36,6 +36,7 @@ from bubbleviz.report.promise import (
     format_saving,
     is_upper_bound,
 )
+from bubbleviz.report.prompt_chunks import explain_uneven_chunks, find_even_chunks
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.summary import AdviceEntry, join_sentences
@@ -696,6 +697,9 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
       compilation.
     - "": the action names the microbatches that take too long.
     - Any other text: the lengths of all microbatches vary.
+
+    If the tokens of prompt chunks are even already, or if the time of a chunk depends on its
+    prefix, the action is to shorten the chunks that take longest.
     """
     times = f"{_format_multiple(fault)} times"
     if fault.detail == "first":
@@ -709,18 +713,25 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
             if len(report.iterations) > 1
             else "",
         )
-    action = "Spread tokens evenly over the microbatches"
+    costs = report.explanation.chunk_costs
+    action, next_step = "Spread tokens evenly over the microbatches", ""
+    unit, units = "microbatch", "microbatches"
+    if reason := explain_uneven_chunks(costs):
+        action = "Make the chunks that take longest shorter"
+        unit, units = "chunk", "chunks"
+        if find_even_chunks(costs) is not None:
+            next_step = "For chunk lengths that take equal time, see -v operations"
     if fault.detail:
         evidence = f"On every stage, the longest 5 % take {times} as long as the shortest 5 %"
-        return action, evidence, ""
+        return action, join_sentences(reason, evidence), next_step
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
     names = list_first([str(number) for number in numbers], _MAX_NAMED)
-    are_long, they_take = f"microbatches {names} are", "they take"
+    are_long, they_take = f"{units} {names} are", "they take"
     if len(numbers) == 1:
-        are_long, they_take = f"microbatch {names} is", "it takes"
+        are_long, they_take = f"{unit} {names} is", "it takes"
     n_long = f"{format_count(len(fault.microbatches), 'time')} over all iterations"
     evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
-    return f"{action}: {are_long} too long", evidence, ""
+    return f"{action}: {are_long} too long", join_sentences(reason, evidence), next_step
 
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:

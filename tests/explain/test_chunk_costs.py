@@ -17,6 +17,7 @@ from bubbleviz.render.web import unsaved
 from bubbleviz.render.web.unsaved import collect_unsaved_numbers
 from bubbleviz.report.prompt_chunks import format_cost
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import write_all_advice
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, write_table
 
@@ -183,3 +184,33 @@ def test_tables_written_again_keep_their_tokens(tmp_path: Path, cli: CommandLine
     reread = bubbleviz.analyze(tmp_path / "again.csv")
     assert reread.explanation.chunk_costs == bubbleviz.analyze(path).explanation.chunk_costs
     assert "us/token" in cli.printed("analyze", str(path), "-v", "operations")
+
+
+@pytest.mark.parametrize("last", [1024, 512])
+def test_chunks_of_equal_length_with_growing_prefixes_are_not_told_to_spread_tokens(
+    last: int, tmp_path: Path
+) -> None:
+    tokens = [*[1024] * 10, last]
+    times = [200_000 + 500 * x + 0.1 * x * (x + 2 * 1024 * n) for n, x in enumerate(tokens)]
+    run = Serving([ns / UNIT_NS for ns in times], (1.0, 1.0, 1.0), tokens=tokens)
+
+    first = write_all_advice(bubbleviz.analyze(write_table(tmp_path, run)))[0]
+
+    assert first.kind == "microbatch"
+    assert first.action.startswith("Make the chunks that take longest shorter: chunks ")
+    grows, all_equal = "as their prefix grows", "All chunks have 1,024 tokens"
+    assert (grows in first.text, all_equal in first.text) == (last != 1024, last == 1024)
+    assert ("-v operations" in first.text) == (last != 1024)
+
+
+def test_chunks_that_take_equal_time_have_almost_nothing_to_save(tmp_path: Path) -> None:
+    cost = ChunkCost(0, 0, 20, 512, 1024, 2e5, 500.0, 0.1, 0.0, 1.0, prompt_tokens=10_240)
+    tokens = cost.split_prompt(1536)
+    prefixes = [sum(tokens[:number]) for number in range(len(tokens))]
+    times = [float(cost.time_ns(np.array(x), at)) for x, at in zip(tokens, prefixes, strict=True)]
+    run = Serving([ns / UNIT_NS for ns in times[:-1]], (1.0, 1.0), tokens=list(tokens[:-1]))
+
+    report = bubbleviz.analyze(write_table(tmp_path, run))
+
+    # Chunk lengths are multiples of 64, so times differ slightly.
+    assert all((entry.saving_ratio or 0.0) < 0.01 for entry in write_all_advice(report))
