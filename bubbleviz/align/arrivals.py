@@ -40,8 +40,8 @@ class Arrivals(Table):
             or ``NEVER`` if there are none.
         latest_ns: Latest time at which the input may have arrived, or ``NEVER`` if unknown. Equal
             to ``exact_ns`` for operations with a named receive. Other operations may also have
-            waited for any receive without a microbatch number that the host launched before them,
-            so the latest end of these receives is included.
+            waited for receives without a microbatch number that were launched earlier. For such
+            operations, the latest end of those receives is included.
         receives: Mask of the operations whose rank has at least one receive in the operation's
             direction (activations for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.
@@ -58,7 +58,7 @@ class Arrivals(Table):
 def find_arrivals(operations: Operations) -> Arrivals:
     """Find the time at which the input of each operation arrived.
 
-    The input has arrived once all of these receives have ended:
+    The input has arrived once all of the following receives have ended:
 
     - The receives inside the operation's ranges (``received_ns``).
     - The operation's named receive (:func:`_find_named_transfers`), if it has a device span.
@@ -92,7 +92,7 @@ def _make_unknown_arrivals(count: int) -> Arrivals:
 
 
 def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
-    """Return a mask of the operations whose rank has any receives of the kind that they need.
+    """Return a mask of the operations whose rank has any receives of the kind they need.
 
     Forwards need activations, and backwards need gradients. A rank has such receives if it runs any
     operation of ``phase``, any SEND_RECV, or a receive inside the ranges of its ``consumers``.
@@ -122,7 +122,7 @@ def find_sends(operations: Operations) -> Ints:
 
 
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
-    """Find the receive or the send for each F, B and BW by comparing names.
+    """Find the receive or send of each F, B and BW operation by comparing names.
 
     A transfer and an operation have the same name if their rank, microbatch, chunk and sequence
     split are equal. If another operation with this name was launched between them, the transfer

@@ -1,7 +1,7 @@
 """The recordings of several profiles, joined into a single set of tables.
 
 Ranks, operations, names and meetings are renumbered over all profiles. Times are integer
-nanoseconds. Only :func:`apply_clocks` changes them.
+nanoseconds. Only :func:`apply_clocks` changes the times.
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ class JoinedRecordings(RecordedTables):
         named_iteration: Iteration number in the name of a range that encloses each operation, or -1
             if there is none.
         inferred: Whether the microbatches of any recording were numbered by the order of their
-            operations, because names do not number them.
+            operations because their names contain no numbers.
         unmarked: Whether the range names of any recording do not show where iterations begin.
         arrivals: Times at which operation inputs became available, on the clocks of the profiling
             sessions.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
-            is none.
+        reducing: For each rank, the group of ranks that reduce gradients together with it, or -1 if
+            there is none.
         common_iteration: Common iteration of each operation, or -1 if it belongs to none. Equal
-            numbers refer to the same iteration on all ranks, unlike in ``operations.iteration``,
-            which is numbered separately for each rank.
+            numbers mean the same iteration on all ranks, unlike in ``operations.iteration``, which
+            is numbered separately for each rank.
         iteration_names: Name of each common iteration.
-        paired: Whether it is known which iterations of different ranks are the same.
+        paired: Whether it is known which iterations correspond across ranks.
         iteration_numbers: Three columns that convert iteration numbers: rank, iteration number on
             that rank, common iteration.
         stages_missing: Whether virtual stages are known to be missing.
@@ -212,7 +212,7 @@ def join(
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
     """Return the recorded tables keyed by name, with numbers that are unique over all recordings.
 
-    Each recording numbers its meetings, ranks, operations and names from 0. The columns
+    Each recording numbers its meetings, ranks, operations and names starting at 0. The columns
     ``meeting``, ``rank``, ``operation`` and ``name_id`` are renumbered so that the numbers of a
     recording follow the numbers of all previous recordings. An entry of -1 stays -1.
     """
@@ -254,8 +254,8 @@ def _find_host(recording: Recording, rank: LocalRank) -> str:
 def _find_first_meetings(parts: Recordings) -> Ints:
     """Return, for each recording, the number of its first meeting after renumbering.
 
-    Each recording numbers its meetings from zero. After renumbering, the meetings of a recording
-    follow the meetings of all previous recordings.
+    Each recording numbers its meetings starting at 0. After renumbering, the meetings of a
+    recording follow the meetings of all previous recordings.
     """
     lengths = parts.count_rows("collectives")
     pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])

@@ -49,9 +49,9 @@ def match_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
-    A meeting consists of the collectives on different ranks that are one call. If a table of
-    operations states any meetings, no others are searched for. If the ranks' iterations are not
-    paired, meetings are found only from recorded sequence numbers and equal end times.
+    A meeting consists of the collectives on different ranks that form a single call. If a table of
+    operations lists any meetings, no other meetings are searched for. If the ranks' iterations are
+    not paired, meetings are found only from recorded sequence numbers and equal end times.
 
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
@@ -63,7 +63,7 @@ def match_collectives(
         iteration=recordings.get_common_iterations(table.rank, table.iteration)
     )
     if (table.meeting != NONE).any():
-        # A table of operations already states the meetings.
+        # A table of operations already lists the meetings.
         return table
     compared = table
     if not recordings.paired:
@@ -114,7 +114,7 @@ def find_meetings(
     sizes_known: bool = False,
     ordered: bool = True,
 ) -> Ints:
-    """Find the collectives on different ranks that are one call: a meeting.
+    """Find the collectives on different ranks that form a single call (a meeting).
 
     The most reliable methods are applied first, and a collective keeps the first meeting that is
     found:
@@ -130,11 +130,11 @@ def find_meetings(
         collectives: Collectives of all ranks on the report's clock, with common iterations.
         stage: Stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
-            is none.
+        reducing: For each rank, the group of ranks that reduce gradients together with it, or -1 if
+            there is none.
         time: The common clock, along with each machine's uncertainty.
         sizes_known: Whether the user specified the parallel sizes of the run.
-        ordered: Whether equal iteration numbers on different ranks refer to the same iteration.
+        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
 
     Returns:
         Meeting number of each collective, or -1 if unknown. Collectives that meet have equal
@@ -172,7 +172,7 @@ def _match_in_partitions(
     If the clocks of a group's ranks cannot be compared, the group is divided into cells.
     Collectives that end together within a cell may also involve ranks in other cells, so their
     meetings are not added, and they are not tried again in later partitions. Collectives in cells
-    of a single rank are not tried again either.
+    with a single rank are not tried again either.
 
     Args:
         meetings: Meetings found so far. Modified in place.
@@ -242,7 +242,7 @@ def _match_recorded_groups(
     Args:
         collectives: Collectives of all ranks.
         time: The common clock, along with each machine's uncertainty.
-        ordered: Whether equal iteration numbers on different ranks refer to the same iteration.
+        ordered: Whether equal iteration numbers on different ranks mean the same iteration.
 
     Yields:
         Three arrays, one per method, with the meeting number of each collective, or -1 if the
@@ -267,7 +267,7 @@ def _match_recorded_groups(
     by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
     yield by_order
     # Ranks may split a collective into different numbers of pieces, and groups may share a name.
-    # Collectives affected by this are still unmatched.
+    # The affected collectives are still unmatched.
     is_unmatched = (group >= 0) & (by_number == NONE) & (by_order == NONE)
     rows = np.flatnonzero(is_unmatched & has_iteration)
     max_size = [communicator.size or len(collectives) for communicator in groups]
@@ -343,7 +343,7 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 
     The partitions are, in this order:
 
-    1. All ranks. If any rank has a stage, ranks without a stage are left out.
+    1. All ranks. Ranks without a stage are left out if any rank has a stage.
     2. Pipelines.
     3. Stages.
     4. Ranks that reduce gradients together.
@@ -355,8 +355,8 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
     Args:
         stage: Stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if unknown.
-        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
-            is none.
+        reducing: For each rank, the group of ranks that reduce gradients together with it, or -1 if
+            there is none.
 
     Yields:
         Group of each rank, or -1 for a rank that the partition leaves out.
@@ -386,8 +386,8 @@ def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
-        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
-            is none.
+        reducing: For each rank, the group of ranks that reduce gradients together with it, or -1 if
+            there is none.
 
     Returns:
         Group of each rank, or -1 if its stage or its reducing group is unknown.
@@ -428,10 +428,10 @@ def match_by_ends(
     time: Timebase,
     max_size: Ints | None = None,
 ) -> Ints:
-    """Match collectives of the same kind and iteration that end together on all ranks in a cell.
+    """Match collectives of equal kind and iteration that end together on all ranks in a cell.
 
     A cell is a group of ranks that may run the same collectives. Collectives in a cell meet if all
-    of these conditions hold:
+    of the following conditions hold:
 
     - The first and last end times differ by no more than the cell's tolerance
       (:func:`_get_tolerance_ns`) plus a slack for long collectives (:func:`_get_slack_ns` of the
@@ -540,7 +540,7 @@ class _Clustered(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ClusterEnds(Table):
-    """When the collectives in each cluster end, one row per cluster.
+    """The times at which the collectives in each cluster end, one row per cluster.
 
     If a rank has several collectives in a cluster, only the last one to end is used.
 
@@ -690,7 +690,7 @@ def _is_steady(
     (from the first end among the members of its meeting to its own end) then varies over
     iterations. In real meetings, each rank has the same delay in all iterations, except for drift.
     If the delay of any rank with doubtful collectives varies (:func:`is_unsteady`), the mask is
-    False for all collectives of this cell and kind.
+    False for all collectives of the same cell and kind.
 
     Args:
         collectives: Collectives that end together.
@@ -711,7 +711,7 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     """Add a collective's earlier pieces to the meeting of its last piece.
 
     A rank may record one collective as several consecutive rows, called pieces. A row without a
-    meeting is a piece if both of these conditions hold:
+    meeting is a piece if both of the following conditions hold:
 
     - The next row of the same rank, kind, iteration and group starts at most
       ``_MAX_PIECE_GAP_NS`` after this row ends, and has a meeting or is itself a piece.

@@ -1,9 +1,9 @@
 """Profile clocks: each profile's machine, and its clock according to the profiling session.
 
-nsys measures the times in a profile from the start of its session. It records the host's UTC clock
-at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``) and, in newer exports, also the
-host's steady clock (``systemClockNs``), which NTP does not change. The first profile's clock is the
-report's clock.
+nsys measures the times in a profile relative to the start of its session. It records the host's UTC
+clock at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``) and, in newer exports, also
+the host's steady clock (``systemClockNs``), which NTP does not change. The first profile's clock is
+the report's clock.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 _MAX_GAP_NS = 60_000_000_000
 #: Maximum error of an unsynchronized clock for which the profiles are still accepted as one run.
 _MAX_WRONG_NS = 3_600_000_000_000
-#: No more than one in ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock. If ranks
-#: have no unique numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
+#: At most 1 / ``_MAX_WRONG_DIVISOR`` of the profiles may have an unsynchronized clock. If ranks
+#: have no unique numbers, the limit is 1 / ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
 #: Maximum number of hosts that a limitation lists by name. Any others are only counted.
 _MAX_NAMES = 4
@@ -49,9 +49,9 @@ def correct_times(
 
     Args:
         times_ns: Times on one or several clocks.
-        offset_ns: Offset to add, for the clock or for each time.
-        drift_ppm: Drift in parts per million, for the clock or for each time.
-        t0_ns: Time at which the drift term is 0, for the clock or for each time.
+        offset_ns: Offset to add, either one value or one per time.
+        drift_ppm: Drift in parts per million, either one value or one per time.
+        t0_ns: Time at which the drift term is 0, either one value or one per time.
     """
     corrected_ns = times_ns + offset_ns
     if np.any(drift_ppm):
@@ -177,7 +177,7 @@ def find_machines(
 
 
 def _has_known_offset(source: Source, other: Source) -> bool:
-    """Return whether the time between two session starts is known from the steady clocks or UTC."""
+    """Return whether the steady clocks or UTC give the time between two session starts."""
     return any(
         _measure_session_offset(source, other, steady) is not None for steady in (True, False)
     )
@@ -186,7 +186,7 @@ def _has_known_offset(source: Source, other: Source) -> bool:
 def _can_share(source: Source, other: Source) -> bool:
     """Return whether two profiles with one hostname or declared clock can be from one machine.
 
-    All of these conditions must hold:
+    All of the following conditions must hold:
 
     - The time between the session starts is known.
     - The hosts of both profiles are known, or ``source`` declares a clock.
@@ -300,8 +300,8 @@ def list_untimed_profiles(
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
     """Return a mask of the profiles with the most frequent size, a pair (ranks, operations).
 
-    If several sizes are tied, profiles of all of them are in the mask. If all profiles differ in
-    size, the mask is False everywhere.
+    If several sizes are tied, the mask includes the profiles of all tied sizes. If all profiles
+    differ in size, the mask is False everywhere.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -324,10 +324,10 @@ def refuse_unrelated(
 
     Gaps of more than a minute divide the captures into groups. The largest group (the earliest one
     if tied) is assumed to have correct clocks. The other captures are outliers. Outliers are
-    accepted if all of these conditions hold:
+    accepted if all of the following conditions hold:
 
-    - At most one in ``_MAX_WRONG_DIVISOR`` captures is an outlier, or at most one in
-      ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if not all ranks have unique numbers.
+    - At most 1 / ``_MAX_WRONG_DIVISOR`` of the captures are outliers. If not all ranks have unique
+      numbers, the limit is 1 / ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
     - All captures start within an hour.
     - Either all ranks have unique numbers, or every outlier has a typical size and a host that no
       capture in the largest group has.
@@ -404,7 +404,7 @@ def _sort_captures(
 def _are_typical(
     sources: Sequence[Source], profile: Sequence[int], wrong: Sequence[int], is_typical: Bools
 ) -> bool:
-    """Return whether each wrong profile has a typical size and a host that no other profile has.
+    """Return whether each wrong profile has a typical size, and a host that no other profile has.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
@@ -418,7 +418,7 @@ def _are_typical(
 
 
 def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap: int) -> str:
-    """Return the error message for two captures that are too far apart to be from one run.
+    """Return the error message for two captures that are too far apart to belong to one run.
 
     Args:
         sources: Descriptions of the profile files, sorted by the start times of their captures.

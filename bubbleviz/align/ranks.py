@@ -1,4 +1,4 @@
-"""Ranks: their order and labels in the report, and which of them are excluded from all ratios."""
+"""The order and labels of ranks in the report, and the ranks that are excluded from all ratios."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
 
 
 def _mask_computing(recordings: JoinedRecordings, working: Bools) -> Bools:
-    """Return a mask of the ranks that compute about as long as others, but outside of operations.
+    """Return a mask of the ranks that compute about as long as others, but outside operations.
 
     A rank is in the mask if its compute time outside operations is at least 1 ns and at least half
     the median active time of the working ranks. If there are no working ranks, the mask is False

@@ -79,7 +79,8 @@ def find_contradicting_kernels(
     """Yield a limitation for each kernel name whose waiting would explain contradicting clocks.
 
     An operation that begins with a waiting kernel begins before its input exists, which makes the
-    clocks appear to contradict each other. A kernel name is reported if both conditions hold:
+    clocks appear to contradict each other. A kernel name is reported if both of the following
+    conditions hold:
 
     - The clocks no longer contradict each other if each operation that begins with a kernel of this
       name is assumed to begin only when the kernel ends.
@@ -171,7 +172,7 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the operation starts as if operations that begin with one of the kernels began later.
+    """Return the starts of all operations, delayed for operations that begin with a given kernel.
 
     If an operation and one of the kernels start at exactly the same time, the start of the
     operation is moved to the end of the kernel, but not beyond the end of the operation. All other
@@ -202,18 +203,18 @@ def _find_rows_of_rank(operations: Operations, rank: int) -> Ints:
 def _are_receiving(
     of_ranks: Sequence[UnknownKernels], operations: Operations, ready_ns: Ints
 ) -> bool:
-    """Return whether kernels with one name wait for inputs on at least two ranks."""
+    """Return whether kernels with a given name wait for inputs on at least two ranks."""
     return sum(_is_receiving(of_rank, operations, ready_ns) for of_rank in of_ranks) > 1
 
 
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
-    """Return whether kernels with one name on one rank wait for the inputs of their operations.
+    """Return whether a rank's kernels with a given name wait for the inputs of their operations.
 
     A kernel belongs to the operation that contains its middle. The deadline of a kernel is the time
     at which the input of its operation exists, minus a tolerance of ``_EARLY_END_SHARE`` of the
     kernel's duration, or of ``GRAIN_NS`` if that is larger. A kernel is early if it begins before
     its deadline. An early kernel waits if it ends at or after its deadline. The result is True if
-    all of these conditions hold:
+    all of the following conditions hold:
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.

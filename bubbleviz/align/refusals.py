@@ -150,7 +150,7 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
 
 
 def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError if two profiles contain the same process or the same rank from a table.
+    """Raise MismatchError if two profiles contain the same process or the same rank of a table.
 
     Either a process was captured twice (``--capture-range-end=repeat``), or the profiles are from
     different runs. Processes are the same if machine, host and pid are equal. They are not compared
@@ -186,7 +186,7 @@ def _find_complete_iterations(
 ) -> tuple[Ints, Ints, Ints]:
     """Find the iterations that were completely captured, separately for each rank.
 
-    An iteration of a rank is complete if it meets these conditions:
+    An iteration of a rank is complete if it meets the following conditions:
 
     - The iteration contains a forward of microbatch 0.
     - The iteration contains an Optimizer, or the next iteration contains a forward.

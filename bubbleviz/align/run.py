@@ -5,8 +5,8 @@ times on the clocks of the profiling sessions. All ranks of a machine share one 
 
     recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
 
-If the clocks then show that one hostname refers to several machines, the recordings are aligned
-again with separate machines.
+If the clocks then show that several machines share a hostname, the recordings are aligned again
+with separate machines.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, Co
 
 @dataclass(frozen=True)
 class RunHints:
-    """What the user states about a run.
+    """Information about a run provided by the user.
 
     Attributes:
         order: Rank indices in pipeline order, as numbered in a report without this option. Empty to
@@ -102,9 +102,9 @@ class Run:
             meeting number.
         overheads: Intervals in which the profiler delayed the process of a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
-        hosts: What the launching threads were doing before late launches.
+        hosts: Activities of the launching threads before late launches.
         iteration_names: Names of the iterations.
-        paired: Whether it is known which iterations of different ranks are the same.
+        paired: Whether it is known which iterations correspond across ranks.
         stages_missing: Whether any of the run's virtual stages are known to be absent from all
             profiles.
         ranks_missing: Whether any of the run's ranks are known to be absent from all profiles.
@@ -163,7 +163,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
 
     Args:
         parts: The recordings, one per clock of a profile.
-        hints: What the user states about the run.
+        hints: Information about the run provided by the user.
 
     Raises:
         MismatchError: The profiles are not from a single run.
@@ -228,7 +228,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
 
 @dataclass(frozen=True)
 class _Renumbered:
-    """Operations in the order of the report, and the tables that refer to their rows.
+    """Operations in the order of the report, and the tables that contain operation rows.
 
     Attributes:
         operations: Operations, sorted by (rank, start).
@@ -309,12 +309,12 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     Captures that are far apart in UTC are refused unless the user sets the method ``causal``.
 
     Profiles with the same hostname may come from several machines. If the method is ``causal`` or
-    None, and the clocks of these profiles contradict each other, the profiles are assigned to
+    None, and the clocks of such profiles contradict each other, the profiles are assigned to
     several machines and all recordings are aligned again.
 
     Args:
         parts: The recordings, one per clock of a profile.
-        hints: What the user states about the run.
+        hints: Information about the run provided by the user.
 
     Raises:
         MismatchError: The profiles are not from a single run.
@@ -346,7 +346,7 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
     Args:
         parts: The recordings, one per clock of a profile.
         machines: Machine name of each profile.
-        hints: What the user states about the run.
+        hints: Information about the run provided by the user.
 
     Raises:
         MismatchError: The profiles are not from a single run.
@@ -377,7 +377,7 @@ def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedR
     """Find stages, pipelines and iterations, and the index of each rank in the report.
 
     If the user specifies an order of ranks, stages are found twice. The first pass ignores the
-    order and yields the rank indices to which the order refers. The second pass uses the order.
+    order and yields the rank indices that the order uses. The second pass uses the order.
 
     Raises:
         UsageError: ``hints.order`` does not contain every rank exactly once.
@@ -404,7 +404,7 @@ def _split_contradicting(
 
     All recordings are then aligned again. If iterations can no longer be paired, or if a
     contradiction remains, the stages or the times of operations are probably wrong. In this case,
-    the machines stay as they are, and a limitation reports the contradiction.
+    the machines are left unchanged, and a limitation reports the contradiction.
 
     Nothing is checked in these cases:
 
@@ -415,12 +415,12 @@ def _split_contradicting(
     Args:
         alignment: The alignment that assumes one machine per hostname.
         parts: The recordings, one per clock of a profile.
-        hints: What the user states about the run.
+        hints: Information about the run provided by the user.
 
     Returns:
         alignment: A new alignment if machines were separated. Otherwise, the given alignment is
             returned, and its ``machine_notes`` may report the contradiction.
-        notes: Limitations for hostnames that refer, or may refer, to several machines.
+        notes: Limitations for hostnames that several machines share or may share.
     """
     recordings = alignment.recordings
     given_hosts = {host for group in hints.same_clock for host in group}
@@ -459,7 +459,7 @@ def _find_waiting_kernels(
     Args:
         parts: The recordings, one per clock of a profile.
         alignment: Stages, iterations and clocks of the recordings.
-        hints: What the user states about the run.
+        hints: Information about the run provided by the user.
     """
     recordings = parts.recordings
     joined_recordings, time, sessions = alignment.recordings, alignment.time, alignment.sessions
@@ -527,7 +527,7 @@ def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
 def _sort_operations(
     operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
 ) -> _Renumbered:
-    """Sort operations by (rank, start), and renumber the tables that refer to their rows.
+    """Sort operations by (rank, start), and renumber the tables that contain their rows.
 
     An operation without a device span is sorted by its start on the host. Ties are broken by the
     start on the host.

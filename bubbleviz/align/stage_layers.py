@@ -46,7 +46,7 @@ def find_chunk_stages(
 def build_stage_layers(
     recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
 ) -> tuple[StageLayers, ...]:
-    """Return the kernel time of each layer on each virtual stage, summed over the stage's ranks.
+    """Return each layer's kernel time on each virtual stage, summed over the stage's ranks.
 
     The result is empty if no forward has layer ranges. Chunks whose virtual stage is unknown are
     left out. Kernel time outside all layer ranges is stored under the layer None.

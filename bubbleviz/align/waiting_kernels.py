@@ -65,12 +65,12 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
     """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
     For each name, only the first ``_MAX_RANKS`` ranks that run its kernels are compared. The name
-    is reported if its kernels wait on any of these ranks (:func:`_is_waiting`).
+    is reported if its kernels wait on any of the compared ranks (:func:`_is_waiting`).
 
     Args:
         kernels: Kernels with unknown names, one element per rank and name, with times on a common
             clock.
-        consequence: Clause that says how the numbers are wrong, for example "bubbles are too
+        consequence: Clause that explains how the numbers are wrong, for example "bubbles are too
             small".
     """
     for name, of_ranks in group_kernels_by_name(kernels).items():
@@ -99,13 +99,13 @@ def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[U
 def describe_waiting(
     name: str, of_ranks: Sequence[UnknownKernels], behavior: str, consequence: str
 ) -> Limitation:
-    """Return a limitation saying that kernels with one name probably wait.
+    """Return a limitation stating that kernels with a given name probably wait.
 
     Args:
         name: Name of the kernels.
         of_ranks: The kernels with this name, one element per rank.
         behavior: Evidence of waiting, as the predicate of a sentence about the kernels.
-        consequence: Clause that says how the numbers are wrong.
+        consequence: Clause that explains how the numbers are wrong.
     """
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
     return Limitation(
@@ -119,7 +119,7 @@ def describe_waiting(
 
 
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
-    """Return whether the kernels with one name on a rank mostly wait for other ranks.
+    """Return whether a rank's kernels with a given name mostly wait for other ranks.
 
     A kernel waits if it lasts at least ``_MIN_WAIT_NS`` and ends at the same time as a kernel of
     another rank that began much earlier or later (:func:`_mask_ending_with`). Waiting kernels must
@@ -154,7 +154,7 @@ def _mask_ending_with(
     """Return a mask of the kernels that end with a kernel on another rank but start far from it.
 
     Each kernel is compared with the kernel on the other rank whose end is nearest, or with the
-    earlier one in case of a tie. The starts must differ by at least ``_MIN_START_SHARE`` of the
+    earlier kernel in case of a tie. The starts must differ by at least ``_MIN_START_SHARE`` of the
     longer kernel.
 
     Args:

@@ -41,7 +41,7 @@ def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tupl
 
     Each of the two arrays contains the values of all forwards, then the values of all backwards. An
     FB (a fused forward and backward) is the forward of its first microbatch and the backward of its
-    second one.
+    second microbatch.
 
     Args:
         operations: Operations of all ranks.
@@ -88,7 +88,7 @@ class Waits(Table):
 
 
 def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure how long each microbatch is away from each (rank, chunk) between F and B.
+    """Measure how long each microbatch is away from each (rank, chunk) between its F and its B.
 
     The wait lasts from the end of the F to the arrival of the gradient, or to the start of the B if
     the arrival is unknown. Only the first occurrence of an operation in an iteration is used, and

@@ -224,8 +224,8 @@ def _add_intervals(
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
     """Sum a measured time over the intervals in each window.
 
-    If only a fraction of an interval is inside a window, the same fraction of its measured time is
-    added. No interval is cut by an iteration's first start or last end.
+    If only a fraction of an interval lies inside a window, that fraction of its measured time is
+    added. Intervals are never cut by an iteration's first start or last end.
 
     Args:
         times: Intervals of ranks with measured times.

@@ -1,7 +1,7 @@
-"""Completeness: each iteration's kind, whether the capture cut it off, and what each rank lacks.
+"""Completeness: each iteration's kind, whether it was cut off, and what work each rank lacks.
 
 Tables have the shape (iterations, ranks). A cell is one iteration of one rank. In this module,
-cells are numbered ``rank * iterations + iteration``, which matches the order of the operations.
+cells are numbered ``rank * iterations + iteration``, which matches the order of operations.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class IterationStatuses:
         stepped: Whether every rank that usually runs an Optimizer ran it to the end.
         ranks_missing: Whether any rank that takes part in other training iterations is missing.
         microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
-        missing: Work that each rank lacks for a ratio, as an index into :data:`LACKS`, shape
-            (iterations, ranks).
+        missing: Work that each rank lacks for computing a ratio, as an index into :data:`LACKS`,
+            shape (iterations, ranks).
         unmatched: Whether an F has no B even though its rank continued, so the end of the capture
             does not explain the missing B.
         is_uniform: Whether all ranks ran the same microbatches, and every backward has its F.
-        idle: Mask of the ranks that had no forward or backward to run in a training iteration,
+        idle: Mask of the ranks that had no forward or backward to run in the training iteration,
             shape (iterations, ranks).
     """
 
@@ -79,9 +79,9 @@ class Evidence:
             and each F comes before its backward.
         closed: Whether ``starts_regularly`` is False, but every backward has its F, and the first
             Optimizer comes after the last forward.
-        settled: Whether every F has its B, and every B that needs a W has one.
+        settled: Whether every F has its B, and every B that needs a W has a W.
         cut: Whether the end of the capture cut off an operation whose phase is in ``WORK``.
-        lacks: Work that the rank lacks for a ratio, as an index into :data:`LACKS`.
+        lacks: Work that the rank lacks for computing a ratio, as an index into :data:`LACKS`.
         backward: Whether the rank ran a B, W, BW, R or FB.
         optimizer: Whether the rank ran an Optimizer.
         step_cut: Whether the end of the capture cut off an Optimizer.
@@ -106,7 +106,7 @@ class Evidence:
     def has_beginning(self) -> Bools:
         """Whether the capture contains the beginning of the rank's part of the iteration.
 
-        The part must meet one of these conditions:
+        The part must meet one of the following conditions:
 
         - The rank starts with the F of the smallest microbatch (``starts_regularly``).
         - The part is ``closed``, and an earlier iteration of the rank contains an Optimizer.
@@ -283,7 +283,7 @@ def _classify_training(
     Args:
         ran: Evidence of what each rank ran in each iteration.
         trains: Mask of the iterations that contain a backward.
-        is_whole: Mask of the cells that the capture contains completely; see
+        is_whole: Mask of the cells that lie entirely within the capture; see
             :func:`_find_whole_parts`.
         all_present: Mask of the iterations in which all ranks take part or are idle.
 
@@ -317,13 +317,13 @@ def _mask_uniform_iterations(ran: Evidence) -> Bools:
 def _find_whole_parts(ran: Evidence) -> Bools:
     """Return a mask of the training cells that lie entirely within the capture.
 
-    A cell is complete if all of these conditions hold:
+    A cell is complete if all of the following conditions hold:
 
     - The capture contains its start (:attr:`Evidence.has_beginning`).
     - The end of the capture cut off no operation.
-    - Every F has its B, and every B has its W. If no range marks a backward of the rank in any
-      iteration (as on DeepSpeed's inner stages), an Optimizer or a later iteration must instead
-      show that the iteration ended.
+    - Every F has its B, and every B has its W. DeepSpeed's inner stages, for example, have no range
+      that marks a backward in any iteration. On such ranks, an Optimizer or a later iteration must
+      instead show that the iteration ended.
 
     Cells of ranks that are not present are included in the mask.
     """
@@ -343,7 +343,7 @@ def _find_idle_in_training(
     Args:
         ran: Evidence of what each rank ran in each iteration.
         trains: Mask of the training iterations.
-        is_whole: Mask of the cells that the capture contains completely; see
+        is_whole: Mask of the cells that lie entirely within the capture; see
             :func:`_find_whole_parts`.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
@@ -436,14 +436,14 @@ def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, I
 
     Returns:
         operations: The sorted operations from present cells.
-        cell: Cell to which each of these operations belongs.
+        cell: Cell to which each sorted operation belongs.
     """
     cell = operations.rank * len(present) + operations.iteration
     if operations.iteration.min(initial=0) < 0 or not present.all():
         rows = np.flatnonzero(operations.iteration >= 0)
         rows = rows[present.T.reshape(-1)[cell[rows]]]
         operations, cell = operations.take(rows), cell[rows]
-    # Usually, operations start on the device in the same order as on the host.
+    # Operations usually start on the device in the same order as on the host.
     host_ns = operations.host_start_ns
     is_same_cell = cell[1:] == cell[:-1]
     is_in_order = (cell[1:] > cell[:-1]) | (is_same_cell & (host_ns[1:] >= host_ns[:-1]))
@@ -525,13 +525,13 @@ def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bo
 
 @dataclass(frozen=True)
 class _Passes:
-    """Passes. A pass consists of the F, B and W with the same cell, microbatch, chunk and sequence.
+    """Passes of operations: an F, B and W with the same cell, microbatch, chunk and sequence.
 
     Attributes:
         cell: Cell of each pass.
         of_operation: Index of the pass that contains each operation.
-        fused: Rows of the FBs. An FB is the F of one pass and the backward of another pass.
-        of_fused: For each of these FBs, the index of the pass whose backward it runs.
+        fused: Rows of the FBs. An FB is the F of one pass and the backward of another.
+        of_fused: For each FB in ``fused``, the index of the pass whose backward it runs.
     """
 
     cell: Ints
@@ -617,7 +617,7 @@ def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Int
 
     Args:
         operations: Operations, sorted by (cell, host start).
-        passes: Passes of these operations.
+        passes: Passes of the operations.
 
     Returns:
         first: Row of the first backward, or 0 if the pass has none.
@@ -638,7 +638,7 @@ def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[
     Args:
         operations: Operations, sorted by (cell, host start).
         cell: Cell of each operation.
-        passes: Passes of these operations.
+        passes: Passes of the operations.
 
     Returns:
         has_weight: Mask of the passes that have a W with their microbatch.

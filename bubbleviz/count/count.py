@@ -34,7 +34,7 @@ _LONG_WAIT = 0.05
 _YEAR_NS = 365 * 86_400 * 10**9
 
 
-#: Reason given for a missing ratio if the rank lacks neither a forward nor a backward.
+#: Reason given for a missing ratio if the rank has GPU work for its forwards and backwards.
 _INCOMPLETE = "the capture does not contain all of the iteration"
 
 
@@ -280,8 +280,7 @@ def _make_accounts(
         windows[name] = replace(window, is_known=is_known)
         uses = {use: times[name, use] for use in USES}
         accounts[name] = _make_account(run, ratio, windows[name], bounds.get(name), uses)
-    # In an incomplete iteration, the reason for all other ranks is that the iteration is
-    # incomplete.
+    # In an incomplete iteration, the reason given for all other ranks is that it is incomplete.
     has_reason = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],
@@ -380,7 +379,7 @@ def _make_iteration(
 def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
-    """Find when each rank in a slice worked in each iteration, and collect evidence.
+    """Determine when each rank in a slice worked in each iteration, and collect evidence.
 
     A rank takes part in an iteration if an F, B, W, BW or FB of the iteration has GPU work.
 
@@ -399,7 +398,7 @@ def find_presence(
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
     def find_extents(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        """Return each cell's first start and last end of the phases, shape (iterations, ranks)."""
+        """Return the phases' first start and last end in each cell, shape (iterations, ranks)."""
         is_selected = usable & mask_phases(operations.phase, phases)
         rows = slice(None) if is_selected.all() else np.flatnonzero(is_selected)
         start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
@@ -462,7 +461,8 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
     """Return the start of the latest recording for which other ranks had to wait, or None.
 
     Such a wait is not a bubble, because the awaited rank may be late only because its profiler was
-    starting. Only waits longer than ``_LONG_WAIT`` times the median iteration length count.
+    starting. Only waits longer than ``_LONG_WAIT`` times the median iteration length are
+    considered.
     """
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
@@ -473,11 +473,11 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 
 
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
-    """Return a mask of the ranks that may have had nothing to run in an iteration.
+    """Return a mask of the ranks that may have had nothing to run in each iteration.
 
     The mask has the shape (iterations, ranks), and is False where the rank's recording paused
-    during the iteration. If the ranks' iterations are not paired, or if any ranks' clocks cannot be
-    compared, the mask is all False.
+    during the iteration. If the ranks' iterations are not paired, or if the clocks of any ranks
+    cannot be compared, the mask is all False.
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
@@ -559,7 +559,7 @@ def _compute_ratio(
 ) -> Ratio:
     """Compute one ratio for one iteration over its ranks.
 
-    The values are None in each of these cases:
+    The values are None in each of the following cases:
 
     - The iteration is incomplete, or no rank takes part.
     - A rank lacks a forward or backward.

@@ -1,4 +1,4 @@
-"""Damage: find the iterations that are affected by lost work or work with impossible times.
+"""Damage: find the iterations that are affected by lost work or by work with invalid times.
 
 Damage outside the averaged iterations does not change any average.
 """
@@ -101,7 +101,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return how much interval time lies before each time, added up over all intervals.
+    """Return the total interval time that lies before each time, summed over all intervals.
 
     Args:
         times_ns: Times at which the intervals are cut.
@@ -130,8 +130,8 @@ def _add_place(
 ) -> Limitation:
     """Add the location of the damage to a limitation's reason.
 
-    - If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, which
-      does not restrict the ratios.
+    - If no averaged iteration is damaged, this is added to the reason, and the kind becomes
+      ``COSTS``, which does not restrict the ratios.
     - If any averaged iteration is damaged and ``window`` is not "", the reason suggests ``window``.
     - If ``is_damaged`` is None, the limitation is returned unchanged.
 
@@ -159,7 +159,8 @@ def _find_damaged_iterations(
 
     The mask is determined by the first rule that applies:
 
-    1. If the limitation reports operations without GPU work: the iterations of these operations.
+    1. If the limitation reports operations without GPU work: the iterations that contain such
+       operations.
     2. If it has ``times_ns``: the iterations that contain any of these times.
     3. If it has ``unknown_ns``: the iterations that overlap any of these intervals.
 
@@ -222,11 +223,11 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield a recording's limitations, adding an explanation if ranks only had nothing to run.
+    """Yield a recording's limitations, adding an explanation if ranks simply had nothing to run.
 
     Operations without GPU work are reported by a limitation. If all of them are on ranks that had
-    nothing to run in the iteration, the limitation says so and no longer restricts the ratios. All
-    other limitations are unchanged.
+    nothing to run in the iteration, an explanation replaces the limitation's reason, and the
+    limitation no longer restricts the ratios. All other limitations are unchanged.
 
     Args:
         recording: The recording of one profile.

@@ -97,7 +97,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
 
 
 def _rate_trial(trial: DraftTrial) -> tuple[bool, bool, float]:
-    """Return a rating of a trial. Larger ratings are better."""
+    """Return a trial's rating. Larger ratings are better."""
     return trial.bubble is not None, trial.even, trial.attributed
 
 
@@ -150,8 +150,8 @@ def _count_uneven_passes(operations: Operations) -> int:
     - Forwards: F and FB.
     - Backwards: B, BW and FB. If there are more W than B and BW, W and FB are counted instead.
 
-    The result is the largest of these counts minus the smallest, plus the number of F, B, W, BW and
-    FB operations without GPU work on all ranks.
+    The result is the largest count minus the smallest count, plus the total number of F, B, W, BW
+    and FB operations without GPU work on all ranks.
     """
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)

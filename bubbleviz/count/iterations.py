@@ -46,8 +46,8 @@ class Iteration:
         complete: Whether the capture contains the whole iteration.
         averaged: Whether the summary includes the iteration.
         microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
-        start_ns: First start of the iteration's work on any rank.
-        end_ns: Last end of the iteration's work on any rank, including the Optimizer.
+        start_ns: Earliest start of the iteration's work on any rank.
+        end_ns: Latest end of the iteration's work on any rank, including the Optimizer.
         ratios: Bubble ratios, keyed by ratio name.
         ranks: Ranks that take part in the iteration.
         unmatched: Whether an F has no B even though its rank continued, so the end of the capture
@@ -148,8 +148,8 @@ _COLUMNS: Mapping[str, Kind] = {
 def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     """Choose the iteration with the median length, or None if no iteration has ranks.
 
-    The iteration is chosen from the first of these groups that is not empty. Only iterations with
-    ranks are considered:
+    Only iterations with ranks are considered. The iteration is chosen from the first nonempty group
+    in this list:
 
     1. Averaged iterations whose headline ratio is known.
     2. Averaged iterations.

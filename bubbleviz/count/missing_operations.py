@@ -35,7 +35,7 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     - 2 for each microbatch that another rank in the pipeline ran but this rank did not, regardless
       of the number of chunks. Both its forward and its backward are missing.
 
-    An FB counts as one forward and one backward. The following cases are not counted:
+    An FB counts as one forward and one backward. The following are not counted:
 
     - Forwards without a backward, because they make the iteration incomplete.
     - Passes without a microbatch number.
@@ -80,7 +80,7 @@ def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bool
     """
     n_ranks = part.shape[1]
     passes = _list_passes(part, is_complete)
-    # If no name marks a forward of the rank in an iteration, nothing is missing there.
+    # If no name marks a forward of the rank in an iteration, nothing is considered missing there.
     has_forwards = make_mask(part.shape[0] * n_ranks, passes.cell[passes.is_forward == 1])
     passes = passes.take((passes.microbatch >= 0) & has_forwards[passes.cell])
     groups = group_rows(passes.cell, passes.microbatch, passes.chunk, passes.sequence)

@@ -50,14 +50,14 @@ class RankIteration:
         compute_ns: Combined busy time of F, B, W, BW, R and FB in ns. Overlaps are counted only
             once.
         active_ns: Time in ns during which compute kernels of F, B, W, BW, R and FB ran.
-        first_ns: First start of these operations.
-        last_ns: Last end of these operations.
+        first_ns: Earliest start of the rank's F, B, W, BW, R and FB.
+        last_ns: Latest end of the rank's F, B, W, BW, R and FB.
         accounts: How the rank spent the time in each ratio's window, keyed by ratio name.
-        bubble_ratio: Bubble ratio of this rank alone, or None if unknown, keyed by ratio name.
+        bubble_ratio: The rank's own bubble ratio, or None if unknown, keyed by ratio name.
         bubble_interval: Lower and upper bound of ``bubble_ratio`` given the uncertainty of the
             clocks, keyed by ratio name. Unknown bounds are left out.
-        missing: Work that the rank lacks for a ratio, for example ``no F with GPU work``, or None
-            if it lacks nothing.
+        missing: Work that the rank lacks for computing a ratio, for example ``no F with GPU work``,
+            or None if it lacks nothing.
         kernel_ns: Time during which any kernel or copy ran between ``first_ns`` and ``last_ns``,
             including communication.
         gap_ns: Time during which no kernel or copy ran while F, B, W, BW, R or FB kept the GPU busy
@@ -127,7 +127,7 @@ class RankColumns:
         last_ns: See :class:`.RankIteration`.
         kernel_ns: See :class:`.RankIteration`.
         gap_ns: See :class:`.RankIteration`.
-        missing: Work that a rank lacks for a ratio, as an index into ``reasons``.
+        missing: Work that a rank lacks for computing a ratio, as an index into ``reasons``.
         reasons: Text for each value of ``missing``. None means that nothing is missing.
         accounts: How the ranks spent the time in the windows of each ratio, keyed by ratio name.
     """
@@ -259,8 +259,8 @@ def get_rank_column(ranks: RankIterations, name: str) -> Ints:
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     """Return each rank's own bubble ratio, or None if it is unknown.
 
-    The ratio is ``(window - work) / window``. A ratio is unknown if the window is unknown or empty,
-    or if the rank lacks work.
+    The ratio is ``(window - work) / window``. If the window is unknown or empty, or if the rank
+    lacks work, the ratio is unknown.
 
     Args:
         ranks: Ranks of an iteration.
@@ -296,5 +296,5 @@ def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[floa
 
 
 def list_missing(ranks: RankIterations) -> list[str | None]:
-    """Return the work that each rank lacks for a ratio, or None if it lacks nothing."""
+    """Return the work that each rank lacks for computing a ratio, or None if it lacks nothing."""
     return [ranks.columns.reasons[code] for code in get_rank_column(ranks, "missing").tolist()]

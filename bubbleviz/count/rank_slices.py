@@ -34,7 +34,7 @@ class RankSlice:
         end: End of the half-open range of ranks.
         iterations: Number of iterations in the run.
         operations: Operations of the ranks.
-        busy: Busy intervals of these operations.
+        busy: Busy intervals of the operations.
         unattributed: Intervals in which compute kernels ran outside all operations.
         running: Running times of kernels and copies.
     """
@@ -126,9 +126,9 @@ def take_operations(
         ranks: Half-open range (first, stop) of rank indices.
 
     Returns:
-        operations: Operations of these ranks.
-        busy: Busy intervals of these operations.
-        rows: The slice of rows that these operations occupy in the run.
+        operations: Operations of the given ranks.
+        busy: Busy intervals of the operations.
+        rows: The slice of rows that the operations occupy in the run.
     """
     first, stop = ranks
     row_bounds = np.searchsorted(run.operations.rank, ranks)

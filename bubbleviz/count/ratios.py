@@ -33,7 +33,7 @@ class Extents:
     Attributes:
         first_ns: First start of the rank's F, B, W, BW, R and FB in the iteration.
         last_ns: Last end of the rank's F, B, W, BW, R and FB in the iteration.
-        step_last_ns: Last end of these operations and of the Optimizer.
+        step_last_ns: Last end of the rank's F, B, W, BW, R, FB and Optimizer in the iteration.
         present: Mask of the ranks that take part in the iteration.
         paused: Mask of the iterations with a pause in any recording before the next iteration,
             shape (iterations,), or None if no recording paused.
@@ -142,7 +142,7 @@ def _find_longest_windows(extents: Extents) -> Windows:
 def _find_periods(extents: Extents) -> Windows:
     """Return windows from each rank's first start to its first start in the next iteration.
 
-    The windows of an iteration are unknown in each of these cases:
+    The windows of an iteration are unknown in each of the following cases:
 
     - The iteration is the last one.
     - A recording paused before the next iteration.

@@ -77,7 +77,7 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Choose the bubble ratio to quote as the headline.
 
-    Ratios that are unknown in all averaged iterations are skipped. The first rule that applies
+    Ratios that are unknown in all averaged iterations are skipped. The first applicable rule
     determines the ratio:
 
     1. ``period``, if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a rank's
@@ -85,8 +85,8 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     2. ``schedule``.
     3. ``stage``.
 
-    If iterations overlap but ``period`` is unknown, the ratio is also chosen by rules 2 and 3. If
-    there are no averaged iterations, or if all ratios are unknown, the ratio is ``schedule``.
+    If iterations overlap but ``period`` is unknown, rules 2 and 3 apply. If there are no averaged
+    iterations, or if all ratios are unknown, the ratio is ``schedule``.
 
     Args:
         iterations: All iterations of a run.
@@ -149,7 +149,7 @@ def _choose_single_iteration_ratio(
             return "schedule", "the run only goes forward, and one window covers the recording"
         return "schedule", "consecutive iterations do not overlap"
     if "stage" in available:
-        # Without a common clock, nothing shows how iterations on several hosts follow one another.
+        # Without a common clock, the relative timing of iterations on several hosts is unknown.
         unknown = "" if is_forward_only else ", and so is the overlap of consecutive iterations"
         reason = f"the ranks have no common clock, so schedule is unknown{unknown}"
         return "stage", f"{reason}; stage needs no common clock"

@@ -139,7 +139,7 @@ def _find_machine_windows(
 
 
 def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
-    """Return the lengths of the shortest and longest possible windows over several machines.
+    """Return the minimum and maximum window lengths over several machines.
 
     The shortest length is the maximum of ``end[i] - start[j] - tolerance`` over all pairs of
     machines. The longest length is the maximum of ``end[i] - start[j] + tolerance``. The tolerance

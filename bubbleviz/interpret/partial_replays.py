@@ -242,7 +242,7 @@ def _sum_durations(activities: model.Activities, rows: Ints) -> int:
 
 
 def _is_missing_one_stretch(names: Codes, more_names: Codes) -> bool:
-    """Return whether removing one contiguous stretch turns the longer sequence into the shorter.
+    """Return whether cutting one contiguous stretch out of the longer sequence gives the shorter.
 
     Args:
         names: Name ids of the shorter sequence.

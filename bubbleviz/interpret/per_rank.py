@@ -255,7 +255,7 @@ class _RankGroup:
         line: Time axis with one section per rank.
         work: Kernels and copies of the ranks. The column ``operation`` is filled in.
         keys: Operations of the ranks.
-        receives: Receive kernels that were launched inside these operations.
+        receives: Receive kernels that were launched inside the operations.
         first_operation: Row of the group's first operation in the table for all ranks.
     """
 
@@ -311,7 +311,7 @@ def _place_group(
         ranks: Consecutive rank indices.
         work: Kernels and copies of the ranks, with the operations that own them.
         keys: Operations of the ranks.
-        receives: Receive kernels that were launched inside these operations.
+        receives: Receive kernels that were launched inside the operations.
         first: Row of the group's first operation in the table for all ranks.
     """
     line = _make_line(ranks, work, keys)

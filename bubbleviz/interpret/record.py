@@ -401,7 +401,7 @@ def _explain_missing_names(
     options: ReadOptions,
     missing_passes: Sequence[str],
 ) -> str:
-    """Return a text that says why nothing can be analyzed, what to do, and which names exist.
+    """Return a message explaining why nothing can be analyzed, what to do, and which names exist.
 
     The first applicable remedy in this list is suggested:
 

@@ -81,7 +81,7 @@ class UnknownKernels:
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything about one interpreted profile except its tables.
+    """All information about one interpreted profile except its tables.
 
     Times are on the clock of the profile.
 

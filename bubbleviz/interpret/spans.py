@@ -429,7 +429,7 @@ def find_busy_intervals(
 def merge_busy_times(
     operations: Operations, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
-    """Return the union of the intervals in which operations of these phases kept the GPU busy."""
+    """Return the union of the intervals in which operations of given phases kept the GPU busy."""
     rows = mask_phases(operations.phase, phases)[busy.operation]
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 

@@ -31,7 +31,7 @@ _LONG_WAIT = 0.05
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """When the recording of a device began, and in which communication kernels it may have waited.
+    """The start of a device's recording, and the communication kernels in which it may have waited.
 
     Times are in ns. They are UTC or on the run's clock if known, otherwise on the profile's clock.
 

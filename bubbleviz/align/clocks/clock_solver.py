@@ -37,7 +37,7 @@ class Contradiction:
 
     Attributes:
         rows: Rows of the precedences in the cycle. The earlier clock of each precedence is the
-            later clock of the next one. The last precedence is followed by the first.
+            later clock of the next precedence. The first precedence follows the last.
         by_ns: Time by which the precedences contradict each other: the negated sum of their limits
             (``later_ns - earlier_ns``).
     """
@@ -55,7 +55,7 @@ def solve_clocks(
 
     1. Constant offsets are used if they satisfy every bound, or violate no bound by more than
        ``GRAIN_NS / 2``.
-    2. Otherwise, clocks may drift by up to ``DRIFT``. Only clocks that need a drift get one.
+    2. Otherwise, clocks may drift by up to ``DRIFT``. A drift is used only for clocks that need it.
     3. If no drifts satisfy the precedences either, the precedences contradict each other. Every
        bound is then loosened by the smallest slack for which constant offsets exist, and twice this
        slack is added to the uncertainties.
@@ -277,7 +277,7 @@ def _make_clock(
 
 
 def _add_uncertainty(clock: ProfileClock, added_ns: int) -> ProfileClock:
-    """Return the clock with ``added_ns`` added to its uncertainty, unless this is None."""
+    """Return the clock with ``added_ns`` added to its uncertainty, unless that is None."""
     if clock.uncertainty_ns is None:
         return clock
     return replace(clock, uncertainty_ns=clock.uncertainty_ns + added_ns)

@@ -132,8 +132,8 @@ def find_clock_steps(
 ) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
     """Find clocks that were set during the capture, as described at the top of this module.
 
-    Only precedences between operations are searched for steps. The precedences between collectives
-    are only used to limit the corrections.
+    Steps are searched for only in precedences between operations. Precedences between collectives
+    are used only to limit the corrections.
 
     Args:
         precedences: Precedences (pairs of events with a known order) between all clocks.
@@ -532,11 +532,11 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
 
 
 def _is_significant(fits: _Fits, width: Floats) -> Bools:
-    """Return a mask of the jumps that are significant and large enough.
+    """Return a mask of the jumps that are sufficiently significant and large.
 
     A jump is small if it is less than ``_SMALL_JUMP`` times the median width. A jump is doubtful if
-    it is small or based on fewer than ``_FEW_CELLS`` cells. A jump is accepted if all of these
-    conditions hold:
+    it is small or based on fewer than ``_FEW_CELLS`` cells. A jump is accepted if all of the
+    following conditions hold:
 
     - The significance is at least ``_MIN_SIGNIFICANCE``, or ``_MIN_SIGNIFICANCE_IN_DOUBT`` for a
       doubtful jump.

@@ -108,7 +108,7 @@ def _measure_moves(earlier_ns: Floats, later_ns: Floats, target_ns: Floats) -> F
 
 
 def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
-    """Return the row of the tightest bound (smallest limit) in each cell, sorted by cell.
+    """Return the row of each cell's tightest bound (smallest limit), sorted by cell.
 
     Args:
         cell: Cell number of each bound. A cell is a clock pair in a segment.
@@ -122,8 +122,8 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
     """Find corrections that satisfy all bounds, or return None if there are none.
 
     The corrections are found with the Bellman-Ford algorithm, with all arcs relaxed at once. After
-    each relaxation, each clock's corrections are reduced until they change by no more than the
-    possible drift from one segment to the next.
+    each relaxation, each clock's corrections are reduced until consecutive segments differ by no
+    more than the possible drift.
 
     Args:
         segments: Bounds between clocks.

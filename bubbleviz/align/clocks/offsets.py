@@ -1,4 +1,4 @@
-"""Offsets: bounds on the constant offsets of clocks, from events whose order is known.
+"""Offsets: bounds on the constant offsets of clocks, derived from events whose order is known.
 
 An event on one clock that cannot be later than an event on another clock bounds the difference
 between the clocks on one side. A second pair of events, in the opposite direction, provides the

@@ -33,7 +33,7 @@ from bubbleviz.model.phases import BACKWARD, CHAINED, COUNTED, WORK, Phase
 LEAVE_NS = 50_000
 
 
-#: Kinds of collectives that no member leaves before all have entered.
+#: Kinds of collectives that no member leaves before all members have entered.
 _SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter")
 
 
@@ -51,11 +51,11 @@ def find_dependencies(
     """Return the data dependencies within pipelines as precedences between clocks.
 
     A producer passes a microbatch to a consumer on another clock (:func:`_match_producers`). Up to
-    two precedences are derived from each producer and its consumer:
+    two precedences are derived from each producer-consumer pair:
 
     - The producer ends before the input of the consumer is available. This precedence is left out
-      if the consumer's rank has receives in this direction but the arrival of this input is
-      unknown.
+      if the arrival of the input is unknown although the consumer's rank has receives in this
+      direction.
     - The send of the producer starts before the receive of the consumer ends. This precedence
       requires that both transfers were recorded and that replicas can be distinguished.
 
@@ -64,8 +64,9 @@ def find_dependencies(
         inputs: Arrival times of all operations' inputs.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         clock: Index of each rank's clock, shape (ranks,).
-        replica_clock: Index of the clock on which each rank is compared with its replicas, shape
-            (ranks,).
+        replica_clock: Index of the clock used to find which of a stage's replicas ends first, shape
+            (ranks,). It may be coarser than ``clock``, for example one clock per machine instead of
+            one per rank.
     """
     producer, consumer = _match_producers(operations, pipeline, clock, replica_clock)
 
@@ -126,8 +127,9 @@ def _match_producers(
         operations: Operations of all ranks, with their virtual stages and common iterations.
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
         clock: Index of each rank's clock, shape (ranks,).
-        replica_clock: Index of the clock on which each rank is compared with its replicas, shape
-            (ranks,).
+        replica_clock: Index of the clock used to find which of a stage's replicas ends first, shape
+            (ranks,). It may be coarser than ``clock``, for example one clock per machine instead of
+            one per rank.
 
     Returns:
         producer: Row of the operation on the previous virtual stage.
@@ -180,7 +182,7 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
 def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
     """Return, for each block, the row that ends first, or -1 if its rows are on several clocks.
 
-    At equal end times, the smallest row index wins.
+    If end times are equal, the smallest row index wins.
 
     Args:
         blocks: Rows grouped into blocks.
@@ -248,12 +250,13 @@ def find_collective_precedences(
     Collectives with equal group, iteration and kind are assumed to be one collective. This
     assumption is checked, because all members leave a collective together: if the time between the
     ends on two ranks varies over iterations by more than drift explains, no precedence is derived
-    from these ranks. Members are sorted by rank, and each is compared with at most
+    from those ranks. Members are sorted by rank, and each is compared with at most
     ``_MAX_PARTNERS`` following members.
 
     Args:
         collectives: Collectives with common iterations, at most one per rank and iteration.
-        group: The group of ranks with which each rank reduces gradients, or -1 if there is none.
+        group: For each rank, the group of ranks that reduce gradients together with it, or -1 if
+            there is none.
         clock: Index of each rank's clock, shape (ranks,).
     """
     is_usable = (group[collectives.rank] >= 0) & (collectives.iteration >= 0)
@@ -307,8 +310,8 @@ def _select_steady(
 ) -> tuple[Ints, Ints]:
     """Select pairs of members on two clocks whose ends are equally far apart in all iterations.
 
-    If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs from
-    these ranks are left out.
+    If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs of those
+    two ranks are left out.
 
     Args:
         collectives: Collectives of all ranks.
@@ -331,9 +334,9 @@ def _select_steady(
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
     """Return a mask of the rows that belong to rank pairs whose end times drift too far apart.
 
-    The difference between two end times may only change by as much as drift explains. The mask is
-    True for all rows of a pair if its largest minus its smallest difference exceeds
-    ``LEAVE_NS + DRIFT * duration``, where duration is the time from its first to its last row.
+    The difference between two end times may change only as much as drift explains. The mask is True
+    for all rows of a pair if its largest minus its smallest difference exceeds ``LEAVE_NS + DRIFT *
+    duration``, where duration is the time from its first to its last row.
 
     Args:
         pair: Rows grouped by rank pair.

@@ -101,7 +101,7 @@ def _group_profiles(
 def _compare_clocks(
     recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Find profiles of one machine whose clocks agree, or contradict each other.
+    """Find profiles of one machine whose clocks agree with or contradict each other.
 
     A dependency between two profiles is contradicted if an operation ran more than ``GRAIN_NS``
     before its input existed (:func:`_measure_earliness`). A pair of profiles is a tuple with the
@@ -196,7 +196,7 @@ def rename_hosts(
 
 
 def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tuple[Limitation, ...]:
-    """Return a limitation for each hostname that refers to several machines.
+    """Return a limitation for each hostname that is shared by several machines.
 
     Args:
         hostnames: Machine name of each profile before hostnames were split into machines.
@@ -243,7 +243,7 @@ def list_contradicting_hosts(
 
 
 def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
-    """Return the machine names for each hostname that refers to several machines.
+    """Return the machine names for each hostname that is shared by several machines.
 
     Args:
         hostnames: Machine name of each profile before hostnames were split into machines.

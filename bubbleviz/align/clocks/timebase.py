@@ -40,7 +40,7 @@ class Timebase:
         machine: Machine index of each rank, shape (ranks,).
         comparable: Mask of the machines whose times can be compared with the reference machine.
         uncertainty_ns: Uncertainty of each machine's clock, or -1 if it is not bounded.
-        contradicted: Whether the known orders of events contradict the clocks or each other.
+        contradicted: Whether the known event orders contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
         jump_ns: For each iteration, the maximum error in a duration measured with a single clock,
             caused by clocks that were set during the capture. Empty if there is no sign that a
@@ -267,8 +267,9 @@ def _convert_to_first(
 def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
     """Return the data dependencies between all ranks as precedences.
 
-    The clock columns contain rank numbers. If replicas of a stage cannot be distinguished, they are
-    compared on the clock of their machine. The result is empty if iterations are not paired.
+    The clock columns contain rank numbers. If replicas of a stage cannot be distinguished, the
+    clock of their machine determines which replica ends first. The result is empty if iterations
+    are not paired.
     """
     return _find_dependencies(
         recordings, np.arange(len(recordings.ranks)), recordings.machine_of_rank
@@ -281,7 +282,7 @@ def _solve_machines(
     """Solve the clocks of all machines from data dependencies and collectives between replicas.
 
     If data dependencies and collectives taken together contain a contradiction, but the data
-    dependencies alone do not, the collectives are left out.
+    dependencies on their own do not, the collectives are left out.
 
     Args:
         recordings: The recordings, with stages and iterations. Times are on the clocks of the
@@ -303,7 +304,7 @@ def _solve_machines(
     if solution[1] is None or len(reduced) == 0:
         return _Solution(precedences, *solution, is_without_collectives=False)
     without_collectives = solve_clocks(causal, *extents, reference)
-    # A contradiction among data dependencies alone is not caused by collectives.
+    # A contradiction among the data dependencies themselves is not caused by collectives.
     if without_collectives[1] is not None:
         return _Solution(precedences, *solution, is_without_collectives=False)
     return _Solution(causal, *without_collectives, is_without_collectives=True)
@@ -425,8 +426,8 @@ def _find_dependencies(
     Args:
         recordings: The recordings, with stages, pipelines and iterations.
         clock: Index of each rank's clock, shape (ranks,).
-        replica_clock: Index of the clock on which each rank is compared with its replicas,
-            ``clock`` by default.
+        replica_clock: Index of the clock used to find which of a stage's replicas ends first.
+            Defaults to ``clock``.
     """
     if not recordings.paired:
         return offsets.join_precedences()

@@ -132,7 +132,7 @@ def _select_events(operations: Operations, rows: Ints) -> Ints:
 
 
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
-    """Return the earliest start of the given rows in each iteration on each rank.
+    """Return the earliest start of the given rows for each rank and iteration.
 
     The result has the given shape (ranks, iterations). The start is infinite if the iteration
     contains none of the rows.
@@ -185,7 +185,7 @@ def _collect_events(
         passed_on: The events, sorted by rank.
         ready: Time at which the input of each event was available, shape
             (events + 1, iterations). NaN if unknown. The last row is NaN.
-        end: End of each event, with the same shape and the same kind of last row.
+        end: End of each event, with the same shape as ``ready``. Its last row is also NaN.
     """
     iteration = operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)

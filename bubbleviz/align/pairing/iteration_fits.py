@@ -14,8 +14,8 @@ All shifts are tested at once:
 1. Compute both ranks' steps, with the typical step subtracted (``_compute_steps``).
 2. Compare every step of rank a with every step of rank b (``_compare_all``). Two steps differ by a
    mean over the events of the iteration (the *level*) and a variance (the *scatter*).
-3. Read each shift's diagonal from this matrix (``_select_diagonals``) and average the squares of
-   its cells. The cell in row i and column j belongs to shift i - j::
+3. Read each shift's diagonal from the resulting matrix (``_select_diagonals``) and average the
+   squares of its cells. The cell in row i and column j belongs to shift i - j::
 
                         steps of rank b
                          0    1    2    3
@@ -25,11 +25,11 @@ All shifts are tested at once:
                     3    3    2    1    0
 
 4. Compare each rank with itself in the same way (``_measure_null``). Under the null hypothesis, two
-   ranks differ as much as different iterations on one rank do.
+   ranks differ by as much as different iterations on one rank.
 5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely it is, under
    the null hypothesis, to find such a small mean square on the shift's diagonal.
-6. Limit the evidence by a nonparametric test (``_match_surprisal``), because iteration times follow
-   no known distribution.
+6. Limit the evidence by a nonparametric test (``_match_surprisal``), because iteration times do not
+   follow any known distribution.
 
 Only durations are compared, and each duration is measured with a single clock, so the clocks of the
 two ranks need not agree.
@@ -46,14 +46,15 @@ import numpy as np
 from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: Resolution of timestamps in ns. Smaller differences between steps are no evidence.
+#: Resolution of timestamps in ns. Smaller differences between steps are not treated as evidence.
 _GRAIN_NS = 200.0
 #: A trimmed mean of at least ``_TRIM_ONE`` values leaves out the largest value.
 #: A trimmed mean of at least ``_TRIM_TWO`` values leaves out the two largest.
 _TRIM_ONE, _TRIM_TWO = 3, 6
 #: Maximum degrees of freedom of the scatter (the variance of step differences over the events).
 _MAX_SCATTER_DOF = 4
-#: Penalty, in nats, for using the largest of several evidence values computed from the same data.
+#: Penalty, in nats, for choosing the largest of several evidence values computed from the same
+#: data.
 _CHOICE_PENALTY = math.log(2)
 #: Maximum evidence, in nats, from the distance between a step and its nearest neighbor.
 _MAX_OUTLIER_EVIDENCE = 3.0
@@ -126,13 +127,13 @@ class StepComparison:
     max_evidence: Floats
 
     def compute_evidence(self, lags: Ints | None = None, shift_index: Ints | None = None) -> Floats:
-        """Compute the evidence for each shift, in nats: how unlikely its agreement is by chance.
+        """Compute, in nats, the evidence for each shift: how unlikely its agreement is by chance.
 
         The evidence is the negated logarithm of the probability that, under the null hypothesis,
-        steps agree at least this well. The null hypothesis says that paired steps belong to
-        different iterations, so they differ as much as two steps of one rank. If iterations repeat
-        a pattern, steps that are a period apart are nearly equal. If ``lags`` is given, the null
-        hypothesis therefore uses only steps that are ``lags`` iterations apart.
+        steps agree at least this well. The null hypothesis is that paired steps belong to different
+        iterations, so they differ as much as two steps of one rank. If iterations repeat a pattern,
+        steps that are a period apart are nearly equal. If ``lags`` is given, the null hypothesis
+        therefore uses only steps that are ``lags`` iterations apart.
 
         1. Each variant of ``levels`` is tested against the null level. If ``scatter_dof`` is
            positive, it is also tested against the smaller of the null level and the null scatter,
@@ -348,13 +349,13 @@ def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
 
 
 def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
-    """Return how surprising it is that two ranks have steps this similar, in nats.
+    """Return, in nats, how surprising it is that the steps of two ranks are this similar.
 
-    The null hypothesis is that step j of the other rank has nothing to do with step i of this rank.
-    An empirical distribution is used, because iteration times follow no known distribution:
-    training iterations may agree to the nanosecond while an evaluation takes much longer.
-    Therefore, step j is ranked among the n other steps on *this* rank by its distance from step i.
-    The surprisal depends on the number of steps that are closer to step i than step j is
+    The null hypothesis is that step j of the other rank is unrelated to step i of this rank. An
+    empirical distribution is used, because iteration times do not follow any known distribution.
+    For example, training iterations may agree to the nanosecond while an evaluation takes much
+    longer. Therefore, step j is ranked among the n other steps on *this* rank by its distance from
+    step i. The surprisal depends on the number of steps that are closer to step i than step j is
     (``n_closer``, including ties)::
 
         n_closer > 0    log((n + 1) / n_closer)
@@ -392,7 +393,7 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
 
 
 def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
-    """Return how much closer a step's match is than its neighbor, as the log ratio of two volumes.
+    """Return how much closer a step is to its match than to its neighbor, as a log volume ratio.
 
     A step's neighbor is the most similar other step on the same rank, and its match is the step on
     the other rank. In ``dof`` dimensions, the volume within a distance grows as distance ** dof.
@@ -400,9 +401,9 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
 
         log((neighbor_sq + _GRAIN_NS**2) / (cross_sq + _GRAIN_NS**2)) * dof / 2
 
-    An outlier's neighbor says little about how much similar steps vary, so the log ratio is limited
-    to ``_MAX_OUTLIER_EVIDENCE``. The log ratio is also computed with the distance between the two
-    closest steps of the rank in place of ``neighbor_sq``. The larger value is returned.
+    An outlier's neighbor reveals little about how much similar steps vary, so the log ratio is
+    limited to ``_MAX_OUTLIER_EVIDENCE``. The log ratio is also computed with the distance between
+    the two closest steps of the rank in place of ``neighbor_sq``. The larger value is returned.
 
     Args:
         cross_sq: Mean square differences between the ranks, shape (pairs, n_i, n_j).
@@ -453,7 +454,7 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """Measure how much the steps of one rank differ from one another, for each pair of ranks.
+    """Measure, for each pair of ranks, how much the steps of one rank differ from one another.
 
     Both ranks of a pair are measured, for each lag (number of iterations between two steps). The
     smaller of their two means is used. Ranks that wait for each other vary together, so their

@@ -47,7 +47,7 @@ _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 
 
 def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Give equal numbers to iterations on different ranks that are the same iteration.
+    """Assign equal numbers to the occurrences of the same iteration on different ranks.
 
     If every working rank has a forward or backward that names its iteration, iterations are paired
     by name. Otherwise, they are paired by order. The pairing is reported as unknown if the range
@@ -148,7 +148,7 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
 
 
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
-    """Set the common iterations: the iterations in which any rank works, numbered from zero.
+    """Set the common iterations: the iterations in which any rank works, numbered starting at 0.
 
     A rank works in an iteration if it runs a forward or backward. An iteration in which no rank
     works (only an Optimizer) gets the number of the previous common iteration, or -1 if there is
@@ -156,7 +156,7 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
 
     Args:
         recordings: The recordings.
-        iteration: Iteration of each operation, shifted so that equal numbers refer to the same
+        iteration: Iteration of each operation, shifted so that equal numbers mean the same
             iteration on all ranks.
 
     Returns:
@@ -200,7 +200,7 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
 
 
 def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
-    """Number the iterations of all ranks by time, and yield the most reliable numbering first.
+    """Number the iterations of all ranks by time, yielding the most reliable numbering first.
 
     Each selection of operations (:func:`_select_compared`) leads to one numbering
     (:func:`pair_by_time`).
@@ -277,7 +277,7 @@ def _find_shifts(
             linked.
         is_known: Whether the shifts of all pairs are known.
         links: Links that joined machine clocks, or else the closest candidates. There is at most
-            one for each machine except the reference machine.
+            one link for each machine except the reference machine.
     """
     machine = recordings.machine_of_rank
     neighbors = _list_neighbors(recordings, working)
@@ -379,7 +379,7 @@ def _pair_neighbors(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> 
         order: The ranks, sorted by pipeline.
         pipeline: Pipeline of each rank, or -1 if unknown.
         stage: Stage of each rank, or -1 if unknown.
-        in_step: Clock of each rank, or -1 if it is known which ranks the rank waits for.
+        in_step: Clock number of each rank, or -1 if it is known which ranks the rank waits for.
 
     Returns:
         neighbor: For each rank in ``rank``, the rank with which it is compared.
@@ -459,7 +459,7 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the iteration number in names for each (rank, iteration), and which ones are idle.
+    """Return each (rank, iteration)'s iteration number in names, and which of them are idle.
 
     Args:
         iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.
@@ -601,7 +601,7 @@ _TO_TELL = (
 
 
 def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
-    """Yield a limitation if iterations are unpaired, or if links had to pair them across hosts.
+    """Yield a limitation if iterations are unpaired, or were paired across hosts by links.
 
     The limitation names the least certain link, which has the smallest margin. If iterations are
     not paired, only undecided links are considered.

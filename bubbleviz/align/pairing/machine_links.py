@@ -1,8 +1,8 @@
 """Machine links: find which iterations on two machines are the same, using all evidence.
 
-The clocks of two machines agree to within the error of NTP, or not at all. Therefore every shift of
-their iterations is compared with every other shift. Evidence is measured in nats (factors of e in
-likelihood). Evidence for a shift includes:
+The clocks of two machines either agree to within the error of NTP, or do not agree at all.
+Therefore, every shift of their iterations is compared with every other shift. Evidence is measured
+in nats (factors of e in likelihood). Evidence for a shift includes:
 
 - The lengths of paired iterations agree, event by event (see ``align.pairing.iteration_fits``).
 - Paired iterations have equal and unusual forward and backward counts.
@@ -52,10 +52,10 @@ class Link:
     Attributes:
         first: Index of the first rank.
         second: Index of the second rank.
-        best: Likeliest shift, or None if no shift is possible.
-        rival: Second likeliest shift, or None if it is likelier that the captures have no common
+        best: Likeliest shift, or None if all shifts are ruled out.
+        rival: Second likeliest shift, or None if it is more likely that the captures have no common
             iteration.
-        margin: Evidence for the best shift against the rival, in nats.
+        margin: Evidence for the best shift over its rival, in nats.
         fit: The part of the margin that comes from comparing iteration times, in nats.
     """
 
@@ -101,7 +101,7 @@ def _link_batch(
 
     The hypothesis that two captures have no common iteration also has a penalty:
     ``_NO_COMMON_PENALTY`` plus the smallest UTC penalty of any possible shift, or plus
-    ``MAX_UTC_EVIDENCE`` if no shift is possible.
+    ``MAX_UTC_EVIDENCE`` if all shifts are ruled out.
 
     Args:
         histories: Iteration times of all ranks.
@@ -144,11 +144,11 @@ class _Choices(Table):
     """Likeliest shifts, one row per rank pair.
 
     Attributes:
-        best: Index of the likeliest shift, or -1 if no shift is possible.
-        rival: Index of the second likeliest shift, or -1 if it is likelier that the captures have
-            no common iteration. Also -1 if no shift is possible.
-        margin: Evidence for the best shift against the rival, in nats, or 0 if no shift is
-            possible.
+        best: Index of the likeliest shift, or -1 if all shifts are ruled out.
+        rival: Index of the second likeliest shift, or -1 if it is more likely that the captures
+            have no common iteration. Also -1 if all shifts are ruled out.
+        margin: Evidence for the best shift over its rival, in nats, or 0 if all shifts are ruled
+            out.
         fit: The part of the margin that comes from comparing iteration times, in nats.
     """
 
@@ -170,7 +170,7 @@ def _choose_shifts(
        (:func:`_compare_with_lags`). The margin is this difference plus the difference of the
        priors.
     3. The hypothesis that the captures have no common iteration has the margin ``fit + prior +
-       none_penalty``, using the best shift's fit and prior.
+       none_penalty``, where the fit and the prior are those of the best shift.
     4. The rival is whichever alternative (another shift, or this hypothesis) has the smallest
        margin.
 
@@ -343,7 +343,7 @@ def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
 
     Args:
         machines: Machines of the first and second rank in each pair, shape (2, pairs).
-        untried: Indices of the rank pairs that were not tried yet, in ascending order.
+        untried: Indices of the rank pairs that have not been tried yet, in ascending order.
 
     Returns:
         Indices of the selected rank pairs, in ascending order.
@@ -358,7 +358,7 @@ def _join_linked(
     offset_ns: dict[int, int],
     best_links: dict[int, Link],
 ) -> bool:
-    """Join the machines that decided links connect to machines that have already been joined.
+    """Join the machines that decided links connect to already joined machines.
 
     The links are processed once, in order. A machine that is joined late may allow an earlier link
     to join another machine, so the caller repeats the call until it returns False.
@@ -389,10 +389,10 @@ def _join_linked(
 
 
 def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Describe the best shift of an undecided link, and the rival that remains possible.
+    """Describe the best shift of an undecided link, and the rival that is not ruled out.
 
     Args:
-        link: Link whose evidence does not suffice.
+        link: Link whose evidence is insufficient.
         ranks: All ranks, with the names of their hosts.
 
     Returns:
@@ -413,7 +413,7 @@ def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
 
 
 def _describe_shift(shift: Shift) -> str:
-    """Return a clause that says how a shift pairs the first iterations of two hosts."""
+    """Return a clause that describes how a shift pairs the first iterations of two hosts."""
     if shift.iterations == 0:
         return "both recordings start with the same iteration"
     sides = ("first", "second") if shift.iterations > 0 else ("second", "first")
@@ -422,7 +422,7 @@ def _describe_shift(shift: Shift) -> str:
 
 
 def describe_rival(link: Link) -> str:
-    """Return the predicate of a sentence that says how a link's rival differs from its best shift.
+    """Return the predicate of a sentence on how a link's rival differs from its best shift.
 
     The predicate contains the difference between the two shifts in iterations, and the difference
     between the two clock corrections in ms. If the link has no rival or no best shift, the

@@ -91,8 +91,8 @@ def _find_extents(
 def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
     """Give each iteration whose time is unknown its rank's next number.
 
-    The next number is 1 plus the largest number of the rank's earlier iterations, or 0 if they have
-    no numbers.
+    The next number is 1 plus the largest number of the rank's earlier iterations, or 0 if none of
+    them has a number.
 
     Args:
         numbers: Common iteration number for each iteration on each rank, or -1 if it has none,
@@ -101,7 +101,7 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
 
     Returns:
         True if all iterations were numbered. False if a later iteration of the same rank already
-        has one of the new numbers; the remaining iterations are then not numbered.
+        has one of the new numbers. The remaining iterations are then not numbered.
     """
     for row, column in np.argwhere(is_untimed).tolist():
         number = int(numbers[row, :column].max(initial=NONE)) + 1
@@ -114,8 +114,8 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
 def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:
     """Return, for each interval, the index of the reference interval with the longest overlap.
 
-    If several reference intervals overlap equally long, the first one wins. The index is -1 if no
-    reference interval overlaps the interval.
+    If the overlaps with several reference intervals are equally long, the first interval wins. The
+    index is -1 if no reference interval overlaps the interval.
 
     Args:
         intervals: Starts and ends of the intervals.

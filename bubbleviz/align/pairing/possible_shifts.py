@@ -60,7 +60,7 @@ def find_possible_shifts(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Weigh candidate shifts by all evidence except the agreement of iteration times.
+    """Weigh candidate shifts using all evidence except the agreement of iteration times.
 
     Evidence for a shift includes:
 
@@ -138,7 +138,7 @@ def _estimate_offsets(
 
     For replicas, the correction is the median difference of the iteration starts. For other pairs,
     it is the midpoint of the lower and the upper bound from data dependencies. If there is only one
-    bound, the correction is this bound. If there is none, the correction is 0.
+    bound, the correction equals that bound. If there is no bound, the correction is 0.
 
     Args:
         starts: Iteration starts on the first and the second rank in each pair, each of shape
@@ -218,7 +218,7 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
 
 
 def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
-    """Count iterations that rank b should have recorded before its first one or after its last one.
+    """Count the iterations missing before rank b's first iteration and after its last iteration.
 
     The starts of these two iterations are predicted from rank a (:func:`_predict_starts`):
 
@@ -245,7 +245,7 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 
 
 def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
-    """Predict when rank b started the iteration before its first one and the one after its last.
+    """Predict the start of the iteration before rank b's first one and of the one after its last.
 
     The time from one iteration to the next is taken from rank a, whose iteration ``i + shift`` is
     paired with iteration ``i`` of rank b. With ``last`` as the index of b's last iteration::
@@ -266,7 +266,7 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
             record both of its iterations.
     """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
-    # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.
+    # Step k goes from iteration k - 1 of a to iteration k. NaN before the first and after the last.
     padding = ((0, 0), (1, 1))
     step_ns = np.pad(np.diff(histories.start_ns[a], axis=1), padding, constant_values=np.nan)
     row, last_step = np.arange(len(a))[:, None], step_ns.shape[1] - 1
@@ -286,13 +286,13 @@ def find_shifts(
     kernels that need no input. Replicas run their iterations at the same time, so their violation
     is the median difference of the iteration starts.
 
-    The shift is determined by the first of these rules that applies:
+    The first applicable rule in this list determines the shift:
 
-    1. Shift 0, if both ranks have equal numbers of iterations and its violation is at most a
-       quarter of an iteration.
+    1. Shift 0, if both ranks have equal numbers of iterations and the violation of shift 0 is at
+       most a quarter of an iteration.
     2. The shift without violation. If there are several, the one closest to 0 wins.
-    3. The shift with the smallest violation, if this is at most a quarter of an iteration and no
-       other shift has the same violation.
+    3. The shift with the smallest violation, if the violation is at most a quarter of an iteration
+       and no other shift has the same violation.
     4. Shift 0, if both ranks have equal numbers of iterations (at least one), and they are replicas
        or shift 0 has the smallest violation.
 
@@ -360,7 +360,7 @@ def _find_shifts_of_batch(
 def _choose_shift(
     shifts: Ints, cost: Floats, max_cost: float, *, can_stay: bool, is_replica: bool
 ) -> int | None:
-    """Choose the shift with the smallest violation for a rank pair, or None if none qualifies.
+    """Choose a rank pair's shift with the smallest violation, or None if no shift qualifies.
 
     The rules are rules 2 to 4 of :func:`find_shifts`.
 
@@ -376,7 +376,7 @@ def _choose_shift(
     cheapest = shifts[cost == min_cost]
     if min_cost == 0 or (len(cheapest) == 1 and min_cost <= max_cost):
         return int(cheapest[0])
-    # Replicas whose iterations do not start at the same time are not shifted.
+    # Replicas are not shifted if their iterations do not start at the same time.
     return 0 if can_stay and (is_replica or 0 in cheapest) else None
 
 

@@ -1,7 +1,7 @@
 """Chains: the ranks of one pipeline, stage by stage, even if some ranks are missing.
 
 The first chains start at a stage that has all of its replicas. Each chain is continued by the only
-rank on the next stage that fits. After a missing rank, many ranks fit, because the duration of the
+rank that fits on the next stage. After a missing rank, many ranks fit, because the duration of the
 work on the missing rank is unknown. In this case, the remaining ranks continue the remaining chains
 in rank order, if they fit::
 
@@ -73,7 +73,7 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
 def _continue_chains(
     chains: tuple[Ints, Ints], ranks: Ints, fits: Fits, *, is_complete: bool
 ) -> Ints | None:
-    """Find the chain that each rank of the next stage continues.
+    """For each rank of the next stage, find the chain that it continues.
 
     Chains that end at the adjacent stage are matched first (:func:`_match_adjacent`). Other chains
     have a gap. If the number of remaining ranks equals the number of chains with a gap, and all of
@@ -87,7 +87,7 @@ def _continue_chains(
 
     Returns:
         Chain of each rank, or -1 if unknown. The result is None if the matches with chains that end
-        at the adjacent stage are ambiguous, or if ``is_complete`` and any of these chains has no
+        at the adjacent stage are ambiguous, or if ``is_complete`` is True and any such chain has no
         match.
     """
     tips, away = chains
@@ -115,9 +115,9 @@ def _match_adjacent(can_follow: Bools, *, is_complete: bool, is_unbroken: bool) 
         is_unbroken: Whether every rank must continue one of the chains.
 
     Returns:
-        Chain (row of ``can_follow``) of each rank, or -1 for a rank that continues none of them.
-        The result is None if the matches are ambiguous, or if ``is_complete`` and any chain has no
-        match.
+        Chain (row of ``can_follow``) of each rank, or -1 for a rank that continues no chain. The
+        result is None if the matches are ambiguous, or if ``is_complete`` is True and any chain has
+        no match.
     """
     row = find_forced_matches(can_follow, rows_have_one=is_complete, columns_have_one=is_unbroken)
     remaining = can_follow.copy()
@@ -144,7 +144,7 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 
 
 def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
-    """Find the matches between rows and columns that are forced because there is no other choice.
+    """Find the forced matches between rows and columns, for which there is no alternative.
 
     Each row is matched with at most one column, and each column with at most one row.
 

@@ -1,7 +1,8 @@
-"""Chunk numbers: give a chunk of tokens the same number on all ranks in an inference run.
+"""Chunk numbers: make a chunk of tokens have the same number on all ranks of an inference run.
 
-Range names from serving frameworks do not number chunks, so each rank counts its chunks from zero.
-If a recording begins mid-stream, later stages are still working on chunks from before its start::
+Range names from serving frameworks do not number chunks, so each rank counts its chunks, starting
+at 0. If a recording begins mid-stream, later stages are still working on chunks from before its
+start::
 
     recording     │
     stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
@@ -59,7 +60,7 @@ def align_chunk_numbers(
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
     Each rank is compared with the previous rank in stage order. A shift of the rank's chunk numbers
-    fits if all of these conditions hold:
+    fits if all of the following conditions hold:
 
     - All paired chunks have equal token counts (:func:`_match_tokens`).
     - If both ranks are on one machine: the times of the paired chunks fit (:func:`_can_pass`).
@@ -93,7 +94,7 @@ def align_chunk_numbers(
             ]
         else:
             # The clocks of two machines cannot be compared. If all token counts are equal, every
-            # shift fits, so they decide nothing.
+            # shift fits, so token counts are inconclusive.
             has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:
@@ -107,7 +108,7 @@ def align_chunk_numbers(
 
 
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
-    """Order ranks by how long after the first rank they start the same chunks.
+    """Order ranks by how much later than the first rank they start the same chunks.
 
     Each rank is compared with the first rank in ``ranks``. The two ranks' chunks are paired by
     token counts, which must allow exactly one shift (:func:`_match_tokens`). Ranks are sorted by
@@ -165,7 +166,7 @@ def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, I
 def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     """Return whether the times of paired chunks fit two consecutive stages, or two replicas.
 
-    At least ``MIN_FITTING`` of the chunks must meet the condition:
+    At least ``MIN_FITTING`` of the chunks must meet one condition:
 
     - On consecutive stages, a chunk starts on the second rank after it ended on the first rank. It
       may start early by up to its busy time divided by ``EARLY_PART``.

@@ -23,7 +23,7 @@ def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
 def find_missing_ranks(
     numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for the run's ranks that are known to be absent from all profiles, or ().
+    """Return a limitation for the ranks that are known to be absent from all profiles, or ().
 
     The first rule that applies shows which ranks are missing:
 
@@ -33,7 +33,7 @@ def find_missing_ranks(
        do not number the ranks, or if at least half of the ranks are missing, the limitation
        contains only the number of missing ranks, not a list.
     3. If names number the ranks, gaps between the numbers are missing ranks. Equally spaced numbers
-       have no gap, because they may be the ranks of one of several pipelines.
+       are not considered to have gaps, because they may be the ranks of one of several pipelines.
 
     Args:
         numbers: Numbers of the recorded ranks.

@@ -44,7 +44,7 @@ class Parallel:
     dp: int = 1
 
     def __post_init__(self) -> None:
-        """Raise UsageError for impossible sizes."""
+        """Raise UsageError for invalid sizes."""
         refuse_wrong_types(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MAX_RANKS:
             raise UsageError(
@@ -66,7 +66,7 @@ class Parallel:
         return number % (self.tp * self.dp)
 
     def reducing(self, number: Ints) -> Ints:
-        """Return, for each rank number, the group of ranks with which it reduces gradients."""
+        """Return the group of ranks that reduce gradients together with each rank number."""
         return self.stage(number) * self.tp + number % self.tp
 
 
@@ -97,10 +97,11 @@ class RankNumbers:
 
 
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
-    """Return the rank numbers from names, or else numbers in order of host, device and process.
+    """Return the rank numbers in names, or else numbers in order of host, device and process.
 
-    Numbers in names are used only if every rank has one and all are different. Otherwise, the ranks
-    are sorted by host (in natural order), device id and process id, and numbered from 0.
+    Numbers in names are used only if every rank has a number and all numbers differ. Otherwise, the
+    ranks are sorted by host (in natural order), device id and process id, and numbered starting at
+    0.
     """
     global_ranks = [rank.local.global_rank for rank in ranks]
     numbers = [number for number in global_ranks if number is not None]
@@ -112,7 +113,7 @@ def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
-    """Refuse ranks that do not match the parallel sizes given by the user.
+    """Reject ranks that do not match the parallel sizes given by the user.
 
     Args:
         parallel: Parallel sizes given by the user.
@@ -145,8 +146,8 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     """Return each rank's stage or pipeline, as declared by tables of operations or file names.
 
     File names are used only if no rank comes from a table of operations, if all (stage, pipeline)
-    pairs in the file names differ, and if the stages are numbered from zero without gaps. Pipelines
-    from file names are renumbered from zero without gaps.
+    pairs in the file names differ, and if the stages are numbered without gaps, starting at 0.
+    Pipelines from file names are renumbered without gaps, starting at 0.
 
     Args:
         recordings: The recordings of all ranks.
@@ -221,8 +222,8 @@ def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> In
         numbers: Rank numbers.
 
     Returns:
-        For each rank, the group of ranks with which it reduces gradients, or -1 for a rank without
-        a stage.
+        For each rank, the group of ranks that reduce gradients together with it, or -1 for a rank
+        without a stage.
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]

@@ -4,8 +4,8 @@ A slow rank makes its whole pipeline wait, so sorting all ranks by their waits w
 pipelines. The following properties reveal the stages:
 
 - A stage's replicas run the same operations in the same order, with the same transfers.
-- Ranks with the same operations form a single stage if no two of them can follow each other in a
-  pipeline. The number of ranks in such a stage is the number of pipelines.
+- Ranks with the same operations form a single stage if no two of those ranks can follow each other
+  in a pipeline. The number of ranks in such a stage is the number of pipelines.
 - Waits, added up over all replicas of a stage, decrease from each stage to the next.
 - Ranks on one stage can be paired with ranks on the next stage so that each rank follows its
   partner.
@@ -52,8 +52,7 @@ def find_division(
     groups are then divided into stages, which are ordered by their waits (:func:`_divide_ranks`).
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
-            on all ranks.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         inputs: Arrival times of all operations' inputs.
         number: Number of each rank in the run.
         machine: Machine of each rank. Ranks on the same machine share its clock.
@@ -160,10 +159,10 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 def _count_replicas(table: Timetable, kinds: Ints) -> int:
     """Return the number of pipelines, or 0 if unknown.
 
-    A group is a single stage if none of its ranks can follow another one in a pipeline. The number
-    of pipelines is the size of this group. The number is unknown if no group is a single stage, or
-    if the groups that are single stages differ in size. Groups of one rank, or of more than
-    ``MAX_REPLICAS`` ranks, are ignored.
+    A group is a single stage if none of its ranks can follow another of its ranks in a pipeline.
+    The number of pipelines is the size of this group. The number is unknown if no group is a single
+    stage, or if the groups that are single stages differ in size. Groups of one rank, or of more
+    than ``MAX_REPLICAS`` ranks, are ignored.
 
     Args:
         table: Timetable of all ranks.
@@ -236,7 +235,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
 
 
 def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
-    """Divide ranks into stages by rank number, so that all ranks on a stage are of one kind.
+    """Divide ranks into stages by rank number, so that all ranks on a stage are of the same kind.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
     consecutive ranks. If all replicas are tensor-parallel, each stage is a block of consecutive

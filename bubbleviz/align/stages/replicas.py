@@ -1,7 +1,8 @@
 """Replicas: match ranks on consecutive stages into pipelines, using microbatch times.
 
-A rank starts working on a microbatch only after the other rank has passed it on. The clocks of the
-two ranks may differ, but the offset between them is the same throughout an iteration::
+A rank starts working on a microbatch only after the other rank has passed the microbatch on. The
+clocks of the two ranks may differ, but the offset between them is the same throughout an
+iteration::
 
     upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
     lower rank         F0├───┤ F1├───┤ B0├───┤ B1├───┤
@@ -45,7 +46,7 @@ def match_replicas(
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iteration numbers
-            that refer to the same iteration on all ranks.
+            that mean the same on all ranks.
         inputs: Arrival times of all operations' inputs.
         stage: Stage of each rank, or -1 for a rank that runs no forwards or backwards.
         number: Rank numbers. Pipelines are numbered in order of rank numbers.

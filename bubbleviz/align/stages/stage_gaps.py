@@ -1,7 +1,7 @@
 """Stage gaps: missing stages (stages without a profile) between or after the recorded stages.
 
 Range names and transfers do not always reveal missing stages. There are three kinds of evidence for
-them.
+missing stages.
 
 Time. A microbatch is away from both neighboring stages, but not in a transfer, for as long as a
 missing stage would take::
@@ -22,7 +22,8 @@ forwards than that is waiting for missing stages::
     V, last rank of all     F0 f0 F1 f1 ..          f: forwards of the second chunk
     V, last rank of a part  F0 F1 F2 f0 F3 f1 ..
 
-In schedules that run all forwards of a chunk first, such as GPipe, the order provides no evidence.
+In schedules that run all forwards of a chunk first, such as GPipe, the order of operations provides
+no evidence.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _ITERATION = ("rank", "iteration")
 def find_stages_before_gaps(
     operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
 ) -> tuple[int, ...]:
-    """Return the virtual stages to which microbatches return so late that a stage may be missing.
+    """Return the virtual stages to which microbatches return suspiciously late.
 
     The slack of a microbatch is the part of its time away from a stage that the next recorded stage
     does not explain: the time away, minus recorded transfers, the work on the next stage, and the
@@ -116,7 +117,7 @@ def find_stages_before_gaps(
 
 
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
-    """Return the virtual stages after which every microbatch has time to pass another stage.
+    """Return the virtual stages after which every microbatch has time for another stage.
 
     The slack of a microbatch after a stage is ``wait - (wait on next stage + work on next stage)``,
     with waits counted from the end of the send. A stage is returned if the smallest slack exceeds
@@ -150,7 +151,7 @@ def _has_time_for_stage(
     backward. Microbatches that arrive at a busy rank wait there, so only the fastest microbatch in
     each iteration and direction is used (:func:`_measure_transits`).
 
-    The result is also True if the transits cannot be measured, for one of these reasons:
+    The result is also True if the transits cannot be measured, for one of the following reasons:
 
     - The two stages have different clocks or no common microbatch.
     - Either stage has several replicas. A microbatch may then come from any replica.
@@ -283,7 +284,7 @@ def find_numbered_gaps(
 
 
 def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
-    """Return the limitation for stages that are missing between the given pairs of rank numbers."""
+    """Return the limitation for stages missing between the given pairs of rank numbers."""
     pairs = ", ".join(f"{before} and {after}" for before, after in gaps)
     reason = (
         f"each microbatch spends more time between ranks {pairs} than F and B of another stage "
@@ -345,10 +346,10 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
     """Return whether ranks run unusually many forwards on one model chunk before the next one.
 
     Forwards on the previous chunk are counted if they end no later than the iteration's first
-    forward on the next chunk. If no stage is missing, they are usually no more than the virtual
-    stages from one chunk to the next. The result is True if, in more than half of the iterations,
-    the forwards of more microbatches than that are counted, but not of all. The result is False if
-    the ranks have no earlier chunk.
+    forward on the next chunk. If no stage is missing, their number usually does not exceed the
+    number of virtual stages from one chunk to the next. The result is True if, in more than half of
+    the iterations, the forwards of more microbatches than that are counted, but not the forwards of
+    all microbatches. The result is False if the ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -433,10 +434,10 @@ def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: i
 
 
 def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
-    """Return whether the orders of operations show that no stage is missing after the given stages.
+    """Return whether operation orders show that no stage is missing after any given stage.
 
     In 1F1B, each stage runs exactly one more forward before its first backward than the next stage
-    does (:func:`_count_warmup`). The result is True if this is the case for every given stage. For
+    does (:func:`_count_warmup`). The result is True if this holds for every given stage. For
     schedules that run all forwards first, or as many as fit in memory, the result is False, because
     their orders do not depend on the number of stages.
 
@@ -471,7 +472,7 @@ def _count_warmup(operations: Operations, stage: int) -> float:
 
 
 def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
-    """Return whether the last recorded stage waits for its backwards as earlier stages do.
+    """Return whether the last recorded stage waits for its backwards like earlier stages do.
 
     The true last stage starts a microbatch's backward as soon as its forward is done, or runs other
     work first. A stage that precedes missing stages runs more forwards and then idles until the
@@ -480,7 +481,7 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps if the host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
 
-    The result is True if both of these conditions hold for the last recorded virtual stage:
+    The result is True if both of the following conditions hold for the last recorded virtual stage:
 
     - The shortest median wait of a microbatch is at least ``_AWAY`` times the smallest median work
       (forward and backward).
@@ -511,7 +512,7 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before an iteration's first backward on a stage.
 
-    The result is True if all of these conditions hold:
+    The result is True if all of the following conditions hold:
 
     - The median idle time before the first backward of an iteration exceeds ``_AWAY`` times the
       median busy time of a backward.

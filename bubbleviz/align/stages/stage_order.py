@@ -30,12 +30,12 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
-#: At most one in this many ranks may be missing, and more than half of each stage must be present.
-#: If the ranks on one stage were mistaken for two stages, one of the two would have at most half of
-#: them.
+#: At most 1 / ``_MAX_MISSING_DIVISOR`` of the ranks may be missing, and more than half of each
+#: stage must be present. If the ranks on one stage were mistaken for two stages, one of the two
+#: would have at most half of them.
 _MAX_MISSING_DIVISOR = 8
 #: Minimum number of ranks on a large stage.
-#: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
+#: The smallest of several large stages may lack at most 1 / ``_CLOSE_DIVISOR`` of the largest size.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
 #: Maximum fraction of an operation's work that may run after its result has been sent.
 _MAX_LATE_FRACTION = 0.25
@@ -55,7 +55,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
         inputs: Arrival times of all operations' inputs.
 
     Returns:
-        Virtual stage of each (rank, chunk). All stages are -1 in each of these cases:
+        Virtual stage of each (rank, chunk). All stages are -1 in each of the following cases:
 
         - No microbatch is run by every (rank, chunk).
         - A (rank, chunk) works but has no wait, because it never gets a microbatch back.
@@ -122,7 +122,7 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 
 
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
-    """Group rows whose waits are about equally long.
+    """Group rows whose waits have similar lengths.
 
     Let ``longest`` be the wait of the first row in a group. The next row belongs to the same group
     if ``longest - waited_ns < worked_ns // 2`` for this row. Otherwise, the row begins a new group.
@@ -147,11 +147,11 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether stage sizes differ by more than a few missing ranks could explain.
 
-    Stages that are smaller than the largest one are assumed to lack ranks. The result is False if
+    Stages that are smaller than the largest stage are assumed to lack ranks. The result is False if
     all sizes are equal, or if few ranks are missing and many stages are complete:
 
-    - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
-      of the largest size.
+    - At most 1 / ``_MAX_MISSING_DIVISOR`` of the ranks are missing, and every stage has more than
+      half of the largest size.
     - At least half of the stages, and at least two, have the largest size. Alternatively, the
       largest stage has at least ``_MIN_LARGE`` ranks, and every stage is smaller than the largest
       one by at most a fraction 1 / ``_CLOSE_DIVISOR``.
@@ -187,7 +187,7 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 
     Returns:
         True if a range names a transfer that ran. Also True if several ranks run both forwards and
-        backwards in an iteration, and no order is common to all these ranks.
+        backwards in an iteration, and no order is common to all such ranks.
     """
     if (mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
@@ -197,13 +197,13 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 
 
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
-    """Return whether each microbatch waits at least as long as it takes on the next stage.
+    """Return whether each microbatch's wait covers the time it takes on the next stage.
 
     For each microbatch, ``wait >= wait on next stage + work on next stage`` must hold, with a
     tolerance of ``GRAIN_NS`` plus ``DRIFT * wait`` plus ``_MAX_LATE_FRACTION`` of the work on the
     next stage, which may run after a send. If replicas with different speeds were mistaken for
-    stages, some microbatch violates this. The result is False if no microbatch has waits on two
-    consecutive virtual stages.
+    stages, some microbatch violates this condition. The result is False if no microbatch has waits
+    on two consecutive virtual stages.
 
     Args:
         operations: Operations of all ranks, with their virtual stages, and with iterations numbered

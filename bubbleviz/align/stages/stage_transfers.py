@@ -16,13 +16,13 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers whose names contain no stage.
 
     Known stages are kept. A transfer with a device span whose microbatch or stage is unknown gets
-    the stage of its rank if both of these conditions are met, and -1 otherwise:
+    the stage of its rank if both of the following conditions are met, and -1 otherwise:
 
     - The rank has only one stage.
-    - The rank has as many transfers of this phase, such as RECV_F, as forwards (for activations) or
-      backwards (for gradients). If there are fewer, the rank may have several stages that are
-      hidden because names contain no chunks. For example, some forwards on the first rank then
-      receive from the last rank, and others do not.
+    - The rank has at least as many transfers of this phase, such as RECV_F, as it has forwards (for
+      activations) or backwards (for gradients). If there are fewer, the rank may have several
+      stages that are hidden because names contain no chunks. For example, some forwards on the
+      first rank then receive from the last rank, and others do not.
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -82,7 +82,7 @@ def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Int
 def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer data to or from stages that no profile contains.
 
-    The result is True in each of these cases:
+    The result is True in each of the following cases:
 
     - There is a transfer although only one rank works, or all working ranks are on one stage.
     - The first stage receives activations, or the last stage receives gradients.

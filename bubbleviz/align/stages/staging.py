@@ -1,7 +1,7 @@
 """Staging: find the virtual stage of each (rank, chunk), and pair the iterations of ranks.
 
 Stages and paired iterations depend on each other: dependencies between stages show which iterations
-belong together, and paired iterations show whether a stage order is possible. Stages come from the
+belong together, and paired iterations show whether a stage order is plausible. Stages come from the
 first available source:
 
 1. The order of ranks given by the user.
@@ -99,7 +99,7 @@ _EARLIER_STAGES_UNKNOWN = Limitation(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The recordings, and what is known about their ranks before the stages are inferred.
+    """The recordings, and information about their ranks that is known before stages are inferred.
 
     Attributes:
         recordings: The recordings, with arrival times of inputs. Times are on the clocks of the
@@ -157,7 +157,7 @@ class _Inputs:
     def comparable(self) -> Operations | None:
         """The operations, with iteration numbers that mean the same on all ranks, or None.
 
-        If the name of every forward and backward contains an iteration number, these numbers are
+        If the name of every forward and backward contains an iteration number, those numbers are
         used. Otherwise, if all working ranks ran the same number of iterations, the per-rank
         numbers are used. In all other cases, the result is None.
         """
@@ -219,7 +219,7 @@ def find_stages(
 
 
 def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
-    """Set the stages from the user's parallel sizes, or else from the user's order of ranks.
+    """Set the stages using the user's parallel sizes, or else the user's order of ranks.
 
     If the user provides only an order, every rank is on a separate stage.
     """
@@ -233,7 +233,7 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 
 
 def _lacks_named_stage(inputs: _Inputs) -> bool:
-    """Return whether the stage numbers from names, tables or file names skip a number.
+    """Return whether a number is missing from the stage numbers in names, tables or file names.
 
     The result is False unless the stages come from names, tables or file names.
     """
@@ -251,7 +251,7 @@ def _has_gap(stage: Ints) -> bool:
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
     """Infer the stages from waiting times, and set them along with the limitations that apply.
 
-    All stages stay unknown in these cases:
+    All stages stay unknown in each of the following cases:
 
     - The range names of any recording do not show where iterations begin.
     - There is no evidence that the ranks are stages rather than replicas (:func:`_forms_pipeline`).
@@ -276,11 +276,11 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Renumber the stages as in the whole job if rank numbers show how many stages come first.
+    """Renumber the stages as in the whole job if rank numbers reveal how many stages precede them.
 
     The profiles may contain only later stages of the job. Frameworks number ranks stage by stage,
     so with ``n`` ranks per stage, rank ``i`` is on stage ``i // n``. The stages are renumbered only
-    if all of these conditions hold:
+    if all of the following conditions hold:
 
     - The rank numbers come from names.
     - Every working rank has a single chunk.
@@ -325,7 +325,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
       next stage (:func:`can_nest`). Nesting is checked only if the stages are known and iteration
       numbers mean the same on all ranks.
 
-    No evidence is needed, and the result is True, in these cases:
+    No evidence is needed, and the result is True, in each of the following cases:
 
     - Fewer than two ranks work.
     - All stages are known, and there is only one.
@@ -430,7 +430,7 @@ def _find_stage_gaps(
 ) -> tuple[tuple[Limitation, ...], bool, bool]:
     """Find evidence that stages are missing before or between the stages in the profiles.
 
-    The first kind of evidence that is found is returned:
+    The first kind of evidence found is returned:
 
     1. Times and rank numbers in names both show missing stages between ranks, and the order of
        operations does not contradict them. Stages are then certainly missing.
@@ -438,7 +438,7 @@ def _find_stage_gaps(
        show them. Tables number ranks arbitrarily, so for tables it is enough that the order of
        operations does not contradict the times.
     3. Times show missing stages between two stages of the same rank, where the pipeline turns.
-    4. Rank numbers in names leave room for stages before stage 0.
+    4. The rank numbers in names leave room for stages before stage 0.
 
     Args:
         inputs: The recordings and the properties of their ranks.
@@ -542,7 +542,7 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Infer virtual stages from waiting times.
 
     The ranks of an inference run are ordered by :func:`order_forward_stages`. For other runs, the
-    first of these methods that succeeds gives the stages:
+    stages come from the first method that succeeds:
 
     1. :func:`order_virtual_stages` sorts every (rank, chunk) by its waits and groups similar waits
        into stages. This method fails if it leaves stages unknown, or if a check fails: ranks that
@@ -555,8 +555,9 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
        do not come from names.
 
     Returns:
-        stages: The virtual stages. If all three methods fail, the stages of method 1 are returned
-            if only the nesting failed. Otherwise, all stages are -1.
+        stages: The virtual stages. If all three methods fail but the only failed check of method 1
+            was nesting, the stages of method 1 are returned. If another check failed, all stages
+            are -1.
         by_number: Whether the stages depend on rank numbers that do not come from names but from
             the order of hosts, devices and processes. Only possible with method 2.
     """
@@ -625,7 +626,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 
 
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
-    """Return the possible run sizes as tuples (rank positions, stages, replicas per stage).
+    """Return the plausible run sizes as tuples (rank positions, stages, replicas per stage).
 
     There are at least two stages, each with the same number of replicas, which is at least two.
     Several numbers of ranks are tried, in ascending order:

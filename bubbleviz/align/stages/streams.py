@@ -41,13 +41,12 @@ def order_forward_stages(
     - Ranks on several machines are ordered by the rank numbers in names.
     - Ranks on one machine are ordered by the times at which they run the same chunks of tokens
       (:func:`_order_by_time`).
-    - If these times do not fit any order and ``is_counted`` is True, ranks on one machine are
-      ordered by token counts (:func:`order_by_tokens`), or else by the rank numbers in names. This
-      order is used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
+    - If the times do not fit any order and ``is_counted`` is True, ranks on one machine are ordered
+      by token counts (:func:`order_by_tokens`), or else by the rank numbers in names. This order is
+      used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
-            on all ranks.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         machine: Machine of each rank. Ranks on the same machine share its clock.
         numbers: Rank numbers.
         is_counted: Whether token chunks are numbered only by their order.
@@ -92,10 +91,9 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
     are left out.
 
     Args:
-        operations: Operations of all ranks, with iteration numbers that refer to the same iteration
-            on all ranks.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         rows: Rows of all forwards.
-        rank: Ranks that run these forwards, in ascending order.
+        rank: Ranks that run the forwards, in ascending order.
 
     Returns:
         Row of the forward for each token chunk on each rank, shape (ranks, token chunks).
@@ -127,7 +125,7 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
         busy_ns: How long each chunk keeps each rank busy, shape (ranks, chunks).
 
     Returns:
-        Zero-based stage of each rank. The result is None in these cases:
+        Zero-based stage of each rank. The result is None in each of the following cases:
 
         - There are fewer than ``MIN_CHUNKS`` chunks.
         - A rank is neither on the next stage nor a replica.

@@ -25,7 +25,7 @@ _MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 @dataclass(frozen=True)
 class Timetable:
-    """When microbatches leave each rank and return to it, in arrays of shape (ranks, chunks, keys).
+    """The times at which microbatches leave and return to each rank, shape (ranks, chunks, keys).
 
     A key is a combination of iteration, microbatch and sequence split. Keys are sorted. Cells
     without a wait contain 0.
@@ -61,8 +61,7 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
     The tolerance for early work is ``early_fraction * worked_ns / 2`` in each cell.
 
     Args:
-        waits: Waits, with iteration numbers that refer to the same iteration on all ranks. Must not
-            be empty.
+        waits: Waits, with iteration numbers that mean the same on all ranks. Must not be empty.
         machine: Machine of each rank.
         early_fraction: Maximum fraction of an operation's work that may run before its input
             arrives.
@@ -134,8 +133,8 @@ def _filter_by_duration(
 
     A pair is ruled out if, for any microbatch, the time from the start of its F to the end of its B
     on the lower rank is longer than the upper rank's wait for it. No offset between the clocks can
-    explain this. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a tolerance
-    for clock resolution, drift and early work.
+    explain such a difference. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a
+    tolerance for clock resolution, drift and early work.
 
     Args:
         table: Timetable of all ranks.

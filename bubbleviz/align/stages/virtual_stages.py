@@ -33,8 +33,8 @@ class VirtualStages(Table):
 def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
     """Return the virtual stages contained in operation names.
 
-    The result is None if there are no forwards and backwards, or if the name of any of them
-    contains no stage.
+    The result is None if there are no forwards and backwards, or if any of their names contains no
+    stage.
     """
     operations, stage, work = recordings.operations, recordings.named_stage, recordings.works
     if not work.any() or (work & (stage < 0)).any():
@@ -68,7 +68,7 @@ def assign_in_order(
     - Against the pipeline, as in a V: ``k * n_stages + n_stages - 1 - position``.
 
     The first chunk runs along the pipeline. A later chunk runs against the pipeline if its waiting
-    times increase along it (:func:`_increases_along`).
+    times increase along the pipeline (:func:`_increases_along`).
 
     Args:
         recordings: The recordings.
@@ -121,7 +121,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
 
     The chunks of a rank are in the model's order if their virtual stages ascend. Where needed, a
     rank's chunks are renumbered from zero in this order. If the stage of a (rank, chunk) is
-    unknown, its operations get virtual stage -1 and keep their chunk.
+    unknown, its operations get virtual stage -1 and their chunk is not changed.
 
     Args:
         operations: Operations of all ranks, with chunks as numbered in operation names.
