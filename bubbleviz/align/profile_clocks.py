@@ -133,7 +133,7 @@ def find_machines(
     """Find the machine whose clock each profile uses.
 
     A profile is compared with the first profile that has the same hostname or declares the same
-    clock. The two profiles share a machine, except in these cases:
+    clock. The two profiles share a machine, except in the following cases:
 
     - Either profile does not record its host, and the profile declares no clock. Files from several
       nodes may have the same name.

@@ -1,7 +1,7 @@
 """The run: all profiles merged on one clock, with ranks and operations in the report's order.
 
 Stages, iterations and clocks depend on each other. Stages and iterations are inferred first, from
-times on the clocks of the profiling sessions. All ranks of a machine share one of these clocks::
+times on the clocks of the profiling sessions. All ranks of a machine share one session clock::
 
     recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
 
@@ -406,7 +406,7 @@ def _split_contradicting(
     contradiction remains, the stages or the times of operations are probably wrong. In this case,
     the machines are left unchanged, and a limitation reports the contradiction.
 
-    Nothing is checked in these cases:
+    Nothing is checked in each of the following cases:
 
     - The user or a table declares which clocks are shared.
     - Every profile is from a separate machine.
@@ -449,7 +449,7 @@ def _find_waiting_kernels(
 ) -> tuple[Limitation, ...]:
     """Return limitations for kernels with unknown names that count as compute but probably wait.
 
-    These kernels are reported:
+    The following kernels are reported:
 
     - Kernels that end at the same time as kernels on other ranks.
     - If clocks contradict each other and the method is not ``utc``: kernels whose waiting would

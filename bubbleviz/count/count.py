@@ -34,7 +34,7 @@ _LONG_WAIT = 0.05
 _YEAR_NS = 365 * 86_400 * 10**9
 
 
-#: Reason given for a missing ratio if the rank has GPU work for its forwards and backwards.
+#: Reason given for a missing ratio if none of the rank's forwards and backwards is missing.
 _INCOMPLETE = "the capture does not contain all of the iteration"
 
 

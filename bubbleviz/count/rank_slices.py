@@ -119,7 +119,7 @@ def split_pipelines(run: Run, target: int) -> list[int]:
 def take_operations(
     run: Run, ranks: tuple[int, int]
 ) -> tuple[tables.Operations, tables.BusyIntervals, slice]:
-    """Take the operations of consecutive ranks, and renumber ranks and operations from zero.
+    """Take the operations of consecutive ranks, and renumber ranks and operations from 0.
 
     Args:
         run: The run, merged from all its profiles.

@@ -28,8 +28,8 @@ class WindowBounds:
         low_ns: Length of the shortest possible window. May be negative.
         high_ns: Length of the longest possible window.
         across: Whether ranks on several machines take part in the iteration.
-        comparable: Whether the clocks of all these machines can be compared.
-        bounded: Whether the uncertainty of all these clocks is known.
+        comparable: Whether the clocks of all machines that take part can be compared.
+        bounded: Whether the clock uncertainty of all machines that take part is known.
         contradicted: Whether the window compares clocks that data dependencies contradict.
         jump_ns: Amount in ns by which a clock was set during the iteration, or 0.
     """

@@ -329,7 +329,7 @@ def build_collective_intervals(
         work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
         launched_ns: Launch time of each row, or ``NEVER`` if unknown.
-        exposed: Start and end of the intervals in which only these kernels ran.
+        exposed: Start and end of the intervals in which only the kernels in ``rows`` ran.
         kinds: Pair (index, names). ``index[name_id]`` is the kind of a kernel, and ``names[kind]``
             its name. The last entry of ``index`` is for kernels without a name (-1). The last entry
             of ``names`` is "", for kernels without a kind.
@@ -455,7 +455,7 @@ def _select_relevant(
     """Return a mask of the collectives to keep.
 
     Tensor parallelism runs very many collectives inside operations. These collectives are dropped.
-    A collective is kept if at least one of these conditions holds:
+    A collective is kept if at least one of the following conditions holds:
 
     - No operation whose phase is in ``WORK`` owns the collective.
     - On average, the rank runs at most ``_MAX_BUCKETS`` collectives of the same kind and group per

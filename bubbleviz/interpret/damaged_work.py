@@ -45,11 +45,11 @@ _CLOCK_GRAIN_NS = 100_000
 #: Maximum time in ns by which a kernel may start before its launching call if many kernels start
 #: early.
 _CLOCK_DRIFT_NS = 10_000_000
-#: Many kernels start early if more than one in ``_MANY`` does.
+#: Many kernels start early if more than 1 / ``_MANY`` of them do.
 _MANY = 20
 #: Number of rows that are checked at a time, to save memory.
 _PIECE = 1 << 16
-#: Kernels and copies on an unknown process or device are damaged if they are at most one in
+#: Kernels and copies on an unknown process or device are damaged if they make up at most 1 /
 #: ``_FEW`` of all kernels and copies.
 _FEW = 100
 #: Maximum number of processes and devices that a limitation lists.
@@ -186,7 +186,8 @@ def _compute_early_limit(delay_ns: Ints) -> int:
 
     1. More than half of the activities are early or slightly early: ``IMPOSSIBLE_NS``, which keeps
        all of them.
-    2. More than one in ``_MANY`` activities are early, and at least two: ``_CLOCK_DRIFT_NS``.
+    2. More than 1 / ``_MANY`` of the activities are early, and at least two of them:
+       ``_CLOCK_DRIFT_NS``.
     3. Some activities are early, and at least as many are slightly early: ``_CLOCK_DRIFT_NS``.
     4. Otherwise: ``_CLOCK_GRAIN_NS``.
 

@@ -80,7 +80,7 @@ class Inspection:
         contents: Tables, ranges and metadata of the profile.
         evidence: One entry for each convention that recognizes at least one range.
         analyzable: Whether ``analyze`` can compute bubble ratios.
-        missing: Sentences that name missing data and say how to record it.
+        missing: Sentences that name missing data and explain how to record it.
         shapes: Most frequent names in a sample of the ranges, with their counts. Names that differ
             only in digits share an entry.
         suggestion: Draft of a convention as TOML text. None if a known convention recognizes the
@@ -174,7 +174,7 @@ def inspect_contents(
 def _list_missing_data(
     contents: Contents, unnamed_passes: Sequence[str], *, is_inference: bool
 ) -> Iterator[str]:
-    """Yield sentences that name missing data and say how to record it.
+    """Yield sentences that name missing data and explain how to record it.
 
     Args:
         contents: Contents of the profile.

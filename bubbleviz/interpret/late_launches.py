@@ -118,9 +118,9 @@ def find_late_collectives(
     """Find collectives that were launched only after everything before them had ended.
 
     In each set of ``running``, the last interval that starts at or before the launch is examined. A
-    collective is late if all these intervals have ended by the launch. ``late_ns`` is then the time
-    from their latest end to the launch, or to the start of the collective if that is earlier. For
-    all other collectives, ``late_ns`` does not change.
+    collective is late if all examined intervals have ended by the launch. ``late_ns`` is then the
+    time from their latest end to the launch, or to the start of the collective if that is earlier.
+    For all other collectives, ``late_ns`` does not change.
 
     Args:
         collectives: Collectives of several ranks, shifted onto one time axis so that ranks do not

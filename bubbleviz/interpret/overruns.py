@@ -40,7 +40,7 @@ from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, pr
 
 #: Maximum overlap that may be timestamp noise, in ns.
 _CLOCK_GRAIN_NS = 5_000
-#: Overlaps longer than this, in ns, are counted to find out whether kernels really start early.
+#: Overlaps longer than this, in ns, are counted to determine whether kernels really start early.
 _EARLY_START_NS = 1_000
 #: Overlaps are frequent only if there are at least this many. A smaller number may be damage, even
 #: in a small profile.

@@ -54,7 +54,7 @@ class Line:
     """A time axis (line) onto which several ranks are shifted so that they do not overlap.
 
     Processing a rank takes a few hundred numpy calls, even if it has few kernels. Ranks with few
-    kernels share these calls::
+    kernels share the calls::
 
         rank 0   5 ├─ kernels ─┤ 95            line   0 ├─────┤ 90
         rank 1   7 ├─ kernels ───┤ 99                          91 ├──────┤ 183
@@ -75,8 +75,8 @@ class Line:
 
         Args:
             ranks: Consecutive rank indices of a profile.
-            times: Columns (rank, start, end) of events on these ranks. Several sets of columns may
-                be given.
+            times: Columns (rank, start, end) of events on the ranks. Several sets of columns may be
+                given.
         """
         if len(ranks) == 1:
             # A single rank needs no conversion: positions are times.

@@ -312,7 +312,7 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
 
     Args:
         devices: Devices of all profiles.
-        start_ns: Result of :func:`find_common_start` for these devices.
+        start_ns: Result of :func:`find_common_start` for the same devices.
         consequence: Clause that describes the effect on the results. ``{}`` is replaced by the
             longest skew, for example ``up to 12.5 ms``.
     """

@@ -55,7 +55,7 @@ class Steps(Table):
         end_ns: End of each step on the host.
         name_id: Index into ``names``.
         names: Distinct names.
-        by: Clause that says how the steps were found, for example ``selected by --step``.
+        by: Clause that explains how the steps were found, for example ``selected by --step``.
     """
 
     start_ns: Ints
@@ -156,7 +156,7 @@ def _make_steps(ranges: Ranges, by: str) -> Steps:
 
     Args:
         ranges: Ranges of a process, in any order. Ranges with a duration of 0 are ignored.
-        by: Clause that says how the steps were found.
+        by: Clause that explains how the steps were found.
     """
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
@@ -176,9 +176,9 @@ def _choose_best(
     """Return the ranges of the family that looks most like iterations, or no ranges.
 
     Families with numbered names are tried first. They must cover at least ``_MIN_NUMBERED`` of the
-    span. If there are none, families with a repeated name are tried, which must cover at least
-    ``_MIN_REPEATED``. Among the families whose share is within ``_TOLERANCE`` of the largest share,
-    the family with the most ranges wins.
+    span. If no such family qualifies, families with a repeated name are tried. Those must cover at
+    least ``_MIN_REPEATED``. Among the families whose share is within ``_TOLERANCE`` of the largest
+    share, the family with the most ranges wins.
 
     Args:
         ranges: Ranges of a process.

@@ -178,7 +178,7 @@ def _choose_shifts(
         comparisons: Statistics for each way of comparing the pairs' iterations.
         shifts: Candidate shifts, shape (shifts,).
         prior: Evidence for each shift, except the fit of iteration times, in nats, shape
-            (pairs, shifts). Negative infinity for an impossible shift.
+            (pairs, shifts). Negative infinity for a shift that is ruled out.
         none_penalty: For each pair, the evidence in nats against the hypothesis that the captures
             have no common iteration.
     """

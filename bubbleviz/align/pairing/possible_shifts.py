@@ -84,7 +84,7 @@ def find_possible_shifts(
     Returns:
         offset_ns: Correction to the second clock implied by each shift, shape (pairs, shifts).
         prior: Evidence for each shift minus evidence against it, in nats, shape (pairs, shifts).
-            Negative infinity for an impossible shift.
+            Negative infinity for a shift that is ruled out.
         utc_penalty: Evidence against each shift from UTC times, in nats, shape (pairs, shifts).
             This evidence is already subtracted in ``prior``.
     """
@@ -120,7 +120,7 @@ def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> F
             their first iterations on, shape (pairs, shifts).
         timed: Mask of the rank pairs for which both UTC times are known.
         distance_ns: Absolute correction of the second clock for each shift, or infinity if the
-            shift is impossible, shape (pairs, shifts).
+            shift is ruled out, shape (pairs, shifts).
 
     Returns:
         Evidence in nats, shape (pairs, shifts).

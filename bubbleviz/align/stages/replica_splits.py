@@ -11,7 +11,7 @@ pipelines. The following properties reveal the stages:
   partner.
 
 If ranks on several stages run the same order (all forwards, then all backwards), they are divided
-by rank number, provided that only one division is possible.
+by rank number, provided that only one division fits.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _filter_by_duration(
         table: Timetable of all ranks.
         upper: Ranks on a virtual stage.
         lower: Ranks on the next virtual stage.
-        chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
+        chunks: Indices of the chunks that the upper and lower ranks run as their virtual stages.
 
     Returns:
         Mask of the pairs that remain, shape (upper, lower).
@@ -176,7 +176,7 @@ def _check_pairs(
         table: Timetable of all ranks.
         upper_rank: The rank in each pair that is on the earlier stage.
         lower_rank: The rank in each pair that is on the later stage.
-        chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
+        chunks: Indices of the chunks that the upper and lower ranks run as their virtual stages.
 
     Returns:
         fits: Mask of the pairs for which an offset exists in every iteration.
