@@ -268,4 +268,4 @@ def test_options_in_text_exist(page: Path) -> None:
         "--hip-trace",
         "--rccl-trace",
         "--selected-regions",
-    } <= existing | {"--profile", "--cuda-graph-trace"}
+    } <= existing | {"--profile", "--cuda-graph-trace", "--help"}
