@@ -1,1 +1,1 @@
-"""Tools for the repository. They form a package, so that tests can import parts of them."""
+"""Tools for developing bubbleviz. They form a package so that tests can import parts of them."""

@@ -3,7 +3,7 @@
 If there is a compiler (``CC``, or ``cc``, ``gcc``, ``clang``), the wheel contains the compiled
 library and is specific to one platform. Otherwise the wheel is pure, and bubbleviz reads files
 through SQLite. ``BUBBLEVIZ_PLATFORM`` names the platform of a wheel if ``CC`` compiles for a
-different machine. ``any`` makes a pure wheel even if there is a compiler.
+different machine. With the value ``any``, the wheel is pure even if there is a compiler.
 
     python scripts/build_native.py FILE [FLAG...]
 """
@@ -44,7 +44,7 @@ def compiler() -> list[str] | None:
 
 
 def checksum(sources: Sequence[Path]) -> int:
-    """Return the checksum of the sources, with which library.py detects changes."""
+    """Return the checksum of the sources, which library.py uses to detect changes."""
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
@@ -117,7 +117,10 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile into the first argument with the other arguments as flags; return the exit code."""
+    """Compile the library to the path in the first argument, and return the exit code.
+
+    All other arguments are compiler flags.
+    """
     if not arguments or arguments[0].startswith("-"):
         example = f"bubbleviz/native/{library_name(sysconfig.get_platform())}"
         print(

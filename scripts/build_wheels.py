@@ -2,7 +2,7 @@
 
 Zig compiles the C part for each platform in :data:`TARGETS`. The wheels are built from the source
 archive, as users would build them. The script checks that every library is for the right machine
-and requires no newer system. Everything is built twice, and both builds must be identical.
+and does not require a newer system. Everything is built twice, and both builds must be identical.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BUILD_VERSION, _CODE_SIGNATURE, _MACOS = 0x32, 0x1D, 1
 
 
 class ReleaseError(Exception):
-    """A release cannot be built or is wrong; the message gives the reason."""
+    """Raised if a release cannot be built or is wrong. The message gives the reason."""
 
 
 def kind_of(library: bytes) -> str:
@@ -77,8 +77,8 @@ def check_wheel(wheel: Path) -> str:
     """Describe where the library in a wheel runs, or return "" for a pure wheel.
 
     Raises:
-        ReleaseError: The wheel has no library, or the library is for a different platform than the
-            wheel's name says.
+        ReleaseError: The wheel does not contain a library, or the library's platform differs from
+            the one in the wheel's name.
     """
     platform = wheel.stem.rpartition("-")[2]
     with zipfile.ZipFile(wheel) as archive:

@@ -1,15 +1,15 @@
-"""Fuzz the command line: run commands on small inputs of every kind that are damaged at random.
+"""Fuzz the command line by running commands on small, randomly damaged inputs of every kind.
 
-Each seed selects a kind of input, a good input of this kind, damage to its bytes, values or
+Each seed selects a kind of input, a valid input of this kind, damage to its bytes, values or
 structure, and a command. Commands run one after the other in one process per core. A command must
 end in time, with exit code 0, with 3 if a limit is exceeded, or with 1 or 2 and a one-sentence
-error. Its output must not contain control characters, a command that fails must not write a file,
-and the input must not change.
+error. The output must not contain control characters, and the input must not change. A command that
+fails must not write any files.
 
     python scripts/fuzz_commands.py [--inputs 100000] [--first SEED] [--failures FOLDER]
 
-Inputs with a problem are copied to the folder of failures. To run one of them again, use
-``--inputs 1 --first SEED``. Exit codes: 0 if no input has a problem, else 1.
+Inputs with a problem are copied to the folder of failures. To run one of them again, use ``--inputs
+1 --first SEED``. The exit code is 0 if no input has a problem, and 1 otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROGRESS = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the inputs of a range of seeds, and return the exit code."""
+    """Run the inputs for a range of seeds, and return the exit code."""
     options = _build_parser().parse_args(arguments)
     if unknown := set(options.kind) - set(KINDS):
         print(f"unknown kinds {sorted(unknown)}; the kinds are {', '.join(KINDS)}", file=sys.stderr)
@@ -90,7 +90,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 class _Progress:
-    """Prints each problem when it occurs, and the number of finished inputs at intervals.
+    """Prints each problem when it occurs, and prints the number of finished inputs at intervals.
 
     Args:
         inputs: Number of inputs in the run.

@@ -1,4 +1,4 @@
-"""Damage pages of small SQLite files at random, and compare what the C part and SQLite read.
+"""Randomly damage pages of small SQLite files, and compare what the C part and SQLite read.
 
 The C part is compiled with gcc's address and undefined-behavior sanitizers, which end the run at
 the first access out of bounds. If SQLite can read a damaged table, the C part must either return
@@ -117,7 +117,7 @@ def _read_by_c_part(path: Path, page_bytes: int) -> list[list[Any]] | None:
 
 
 def _check_chosen_rows(path: Path, pages: PageTable) -> None:
-    """Compare rows that are read by their numbers with SQLite; end the run if they differ."""
+    """Compare rows that are read by row number with SQLite's rows. End the run if they differ."""
     sql = "SELECT a, kind, b FROM t WHERE rowid % 5 IN (2, -3) ORDER BY rowid"
     expected = [
         [_NULL if value is None else value for value in row] for row in _query(path, sql) or ()
@@ -128,7 +128,7 @@ def _check_chosen_rows(path: Path, pages: PageTable) -> None:
 
 
 def _check_skipped_leaves(path: Path, pages: PageTable) -> None:
-    """Check that leaves with long rows are not skipped; end the run if a leaf is skipped."""
+    """Check that leaves with long rows are not skipped. End the run if a leaf is skipped."""
     lengths: Any = {"start": 0, "end": 4}
     times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
     times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
@@ -183,7 +183,10 @@ def _run_fuzzing(seconds: float, seed: int) -> Counter[str]:
 
 
 def _load_sanitized() -> Library:
-    """Return the C part with sanitizers; compile it and restart the script with them if needed."""
+    """Return the C part with sanitizers.
+
+    If needed, compile it, and restart the script with them.
+    """
     built = os.environ.get(_SANITIZED)
     if built is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +212,7 @@ def _load_sanitized() -> Library:
 
 
 def main() -> None:
-    """Fuzz for a number of seconds, starting with a seed."""
+    """Fuzz for the given number of seconds, starting with the given seed."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     functions = _load_sanitized()

@@ -1,4 +1,4 @@
-"""Write the JSON Schemas of reports, which the package contains.
+"""Write the JSON Schemas of reports, which are part of the package.
 
     python -m scripts.json_schema
 
@@ -55,7 +55,7 @@ def _describe(definition: dict[str, Any]) -> None:
 
 
 def _format_sentence(text: str) -> str:
-    """Return a docstring's sentence on one line, in terms of JSON and without references."""
+    """Return a sentence from a docstring on one line, in terms of JSON and without references."""
     sentence = " ".join(_REFERENCE.sub("", text).split())
     return re.sub(r"\bNone\b", "null", sentence).replace("``", "")
 

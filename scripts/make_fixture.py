@@ -1,8 +1,8 @@
 """Write synthetic profiles: ``python scripts/make_fixture.py [options] DIRECTORY``.
 
-``--all fixtures`` writes the fixtures of the repository and their README, and gives the same bytes
-every time. Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``); ``--recipe
-1f1b`` starts from one of the fixtures. The truth is written next to the exports;
+``--all fixtures`` writes the repository's fixtures and their README. The files are always the same,
+byte for byte. Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``);
+``--recipe 1f1b`` starts with the settings of a fixture. The truth is written next to the exports;
 ``tests/planting/truth.py`` describes its format.
 """
 
@@ -77,7 +77,7 @@ RECIPES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the profiles that the command line asks for."""
+    """Write the profiles that are requested on the command line."""
     parser = _build_parser()
     options = parser.parse_args(arguments)
     if options.all:
@@ -127,7 +127,7 @@ def _write_truth(truth: Truth, directory: Path) -> None:
 
 
 def write_all(directory: Path) -> None:
-    """Write every fixture into a folder of the same name, and the README that lists them."""
+    """Write every fixture to a folder of the same name, and write the README that lists them."""
     sections = []
     for name, recipe in RECIPES.items():
         truth = plant(recipe.planting, directory / name)
@@ -180,7 +180,7 @@ def _format_section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> st
 
 
 def _format_option(name: str, value: object) -> str:
-    """Return an option and its value in the form of a command line."""
+    """Return an option and its value as they appear on a command line."""
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return flag

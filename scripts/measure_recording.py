@@ -1,10 +1,10 @@
-"""Measure the CPU time and disk space that ranges of bubbleviz.annotate cost a training process.
+"""Measure how much CPU time and disk space bubbleviz.annotate costs a training process.
 
     python -m scripts.measure_recording
 
-The script measures a range that is not recorded, a recorded operation on the host, and one with GPU
-timing events. The GPU is a stand-in whose events take no time, so only the recorder's work is
-measured.
+The script measures a range that is not recorded, an operation recorded on the host, and an
+operation recorded with GPU timing events. The GPU is a stand-in whose events take no time, so only
+the recorder's work is measured.
 """
 
 from __future__ import annotations

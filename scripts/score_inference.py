@@ -1,4 +1,4 @@
-"""Count how often reports of synthetic runs infer the right clocks, or stages and pipelines.
+"""Count how often reports on synthetic runs infer the right clocks, or stages and pipelines.
 
     python -m scripts.score_inference clocks
     python -m scripts.score_inference stages
@@ -36,7 +36,7 @@ _SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v")
 
 
 def draw_planting(number: int) -> Planting:
-    """Draw the properties of a run for ``stages``. Most runs have one fault."""
+    """Draw the properties of a run for ``stages``. Most runs have a single fault."""
     rng = np.random.default_rng((2_026, number))
 
     def one(*values: Any) -> Any:

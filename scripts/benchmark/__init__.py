@@ -1,1 +1,1 @@
-"""Benchmarks: ``analyze`` against a bare scan of the same file, and runs of many ranks."""
+"""Benchmarks: ``analyze`` compared with a bare scan of the same file, and runs with many ranks."""

@@ -1,7 +1,7 @@
 """Compare ``bubbleviz analyze`` with a bare scan of generated profiles: time, memory, limits.
 
 The scan (scan.c) steps through the columns that any such analysis needs and stores nothing. In each
-round, the scan and bubbleviz run one after the other, so that changes of the machine's load affect
+round, the scan and bubbleviz run one after the other, so that changes in the machine's load affect
 both. Times are medians over the rounds. Values above their limit are marked with "!".
 """
 
@@ -45,10 +45,11 @@ _TITLES = (
     *("MB", "M rows", "reader", "threads", "scan s", "bubbleviz s", "CPU s", "ratio", "limit"),
     *("peak MB", "limit MB"),
 )
-#: Maximum difference of a measured ratio from the true ratio.
-#: Only the last division rounds.
+#: Maximum difference between a measured ratio and the true ratio. Only the final division is
+#: rounded.
 RATIO_TOLERANCE = 1e-9
-#: Maximum wall time as a multiple of the scan's time, keyed by (size, kind, number of threads).
+#: Maximum wall time as a multiple of the scan's wall time, keyed by (size, kind, number of
+#: threads).
 _MAX_RATIOS = {
     ("2M", "light", 1): 1.3,
     ("2M", "light", 2): 1.2,
@@ -177,7 +178,7 @@ def _parse_positive(text: str) -> int:
 
 
 def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Profile:
-    """Return a profile, and generate it unless the folder contains it."""
+    """Return a profile. Generate it first unless the folder already contains it."""
     number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]  # checked by _size
     recipe = Recipe(int(number) * _UNITS[unit], kind)
     profile = Profile(size, recipe, folder / f"{size}-{kind}.sqlite")
@@ -238,7 +239,7 @@ def _check_result(profile: Profile, setup: Setup) -> None:
 def _format_row(
     profile: Profile, setup: Setup, scans: Sequence[Cost], runs: Sequence[Cost]
 ) -> tuple[str, ...]:
-    """Return the cells of a table row: the setup, its times, and its memory with their limits.
+    """Return the cells of a table row: the setup, its times and its memory, with their limits.
 
     Args:
         profile: The measured profile.
@@ -267,7 +268,7 @@ def _format_row(
 
 
 def _measure_example(rounds: int) -> tuple[str, ...]:
-    """Return the table row for the shipped example, which spends most of its time on startup."""
+    """Return the table row for the shipped example, where startup takes most of the time."""
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(_EXAMPLE)]
     measure_command(command)
     runs = [measure_command(command) for _ in range(rounds)]
@@ -300,12 +301,12 @@ def _format_peak(runs: Sequence[Cost], max_mb: int | None) -> str:
 
 
 def _mark(text: str, value: float, limit: float | None) -> str:
-    """Return a text, with "!" appended if the value is above the limit."""
+    """Return a text, with "!" appended if the value exceeds the limit."""
     return f"{text}!" if limit is not None and value > limit else text
 
 
 def _count_rows(path: Path) -> int:
-    """Return the number of rows of the scanned tables."""
+    """Return the total number of rows in the scanned tables."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         counts = [database.execute(f"SELECT max(rowid) FROM {table}") for table in TABLES]
         return sum(count.fetchone()[0] for count in counts)

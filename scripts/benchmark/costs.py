@@ -14,13 +14,13 @@ from pathlib import Path
 from time import perf_counter
 
 ROOT = Path(__file__).parents[2]
-#: Commands run in this folder, so that Python imports the installed bubbleviz.
-#: Otherwise, Python would import the checkout.
+#: Commands run in this folder so that Python imports the installed bubbleviz. Otherwise, Python
+#: would import the checkout.
 _FOLDER = Path(sys.prefix)
 
 
 class BenchmarkError(Exception):
-    """The benchmark cannot continue; the message gives the reason."""
+    """Raised if the benchmark cannot continue. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cost:
 
     Attributes:
         wall_s: Time from the start of the process to its end.
-        cpu_s: User and system time of the process and of the children that it waited for.
+        cpu_s: User and system time of the process, including child processes that it waited for.
         peak_bytes: Peak resident memory of the process, without its children.
     """
 
@@ -92,7 +92,7 @@ def read_output(command: Sequence[str], variables: Mapping[str, str] | None = No
 
 
 def _build_environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
-    # Without cached bytecode, every process would compile all modules at its start.
+    # Without cached bytecode, every process would compile all modules when it starts.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**environment, **(variables or {})}
 

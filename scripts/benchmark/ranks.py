@@ -1,11 +1,11 @@
-"""Analyze synthetic runs of many ranks and print what each step cost.
+"""Analyze synthetic runs with many ranks, and print the cost of each step.
 
     python -m scripts.benchmark.ranks 1024 4096
     python -m scripts.benchmark.ranks 16384 --kinds inferred
 
-A run is 1F1B with 16 stages, 32 microbatches, and three iterations that end with an optimizer step.
-"us/op" is the CPU time per forward or backward of the run. Each run is analyzed in a new process,
-like in ``bubbleviz analyze``. All four ratios are compared with the true ratios.
+Each run uses 1F1B with 16 stages and 32 microbatches, and has three iterations that end with an
+optimizer step. "us/op" is the CPU time per forward or backward in the run. Each run is analyzed in
+a new process, as with ``bubbleviz analyze``. All four ratios are compared with the true ratios.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tests.planting.ranks.tables import write_tables
 
 #: File formats: tables with or without stages and pipelines, recordings, and nsys exports.
 KINDS = ("told", "inferred", "recorded", "nsys")
-#: Maximum difference of a measured ratio from the true ratio.
-#: Only the last division rounds.
+#: Maximum difference between a measured ratio and the true ratio. Only the final division is
+#: rounded.
 _TOLERANCE = 1e-9
 #: Maximum error of a host's clock with ``--clocks``, in ns.
 _CLOCK_ERROR_NS = 2_000_000
@@ -52,7 +52,7 @@ class Measured:
         wall_s: Wall time from reading to printing.
         cpu_s: CPU time of the process from reading to printing.
         steps: Name, nesting depth and CPU seconds of each step that ``--timings`` reports.
-        memory_bytes: Peak memory without the memory of imported modules.
+        memory_bytes: Peak memory, excluding the memory used by imported modules.
         counted: Number of forwards and backwards that the report contains.
         ratios: Mean of each ratio, keyed by the name of the ratio.
         limitations: Limitations of the report.
@@ -199,7 +199,7 @@ def _read_status(name: str) -> int:
 
 
 def _print(console: Console, title: str, recipe: Recipe, measured: Measured) -> None:
-    """Print a table with the CPU time of each step, then the memory and the limitations.
+    """Print a table with the CPU time of each step, followed by the memory and the limitations.
 
     Args:
         console: Console to print to.

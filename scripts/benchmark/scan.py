@@ -1,4 +1,4 @@
-"""The bare scan: a C program that reads the columns needed by any analysis of bubbles."""
+"""The bare scan: a C program that reads the columns that any analysis of bubbles needs."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 Every command runs on the fixtures, on about 100 planted runs of all formats, and on the real files
 of BUBBLEVIZ_DATA. Outputs are normalized, and differences are written as unified diffs. The exit
-code is 0 if there is no difference, or if scripts/comparing/allowed.toml allows all differences. It
-is 1 if there are other differences, and 2 if the comparison cannot be made.
+code is 0 if there are no differences other than those that scripts/comparing/allowed.toml allows.
+It is 1 if there are other differences, and 2 if the comparison cannot be made.
 
-The results of a tree are kept until its package changes, so a second comparison only runs NEW. A
-full run of one tree takes some minutes of CPU time. --only selects cases.
+A tree's results are kept until its package changes, so a second comparison only runs NEW. A full
+run of one tree takes some minutes of CPU time. --only selects cases.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
-    """Discard the results of trees that were edited while their commands ran.
+    """Discard the results of trees that were edited while their commands were running.
 
     Raises:
         ComparisonError: A tree was edited.
@@ -127,11 +127,11 @@ def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
 
 
 def _ensure_inputs(work: Path, real: Path | None) -> Path:
-    """Return the folder of the inputs, after planting any missing inputs."""
+    """Return the folder that contains the inputs, after creating any missing inputs."""
     source = (_HERE / "inputs.py").read_bytes()
     folder = work / f"inputs-{digest(source, str(real).encode())}"
     if not folder.exists():
-        # Existing inputs of an earlier comparison do not need the planters.
+        # If an earlier comparison has created the inputs, the planters are not needed.
         from scripts.comparing.inputs import write_inputs
 
         print("planting the inputs", flush=True)

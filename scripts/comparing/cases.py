@@ -1,9 +1,9 @@
 """The commands whose outputs are compared, and their inputs.
 
-A case is one or more commands that run in the same new folder. Paths in commands are relative to
-that folder, which contains links to the inputs (``in``), the recordings of the tree (``rec``) and
-real files (``real``), so commands and messages are the same for both trees. Most profiles are read
-by a single process (``-j 1``), which is cheaper and must give the same numbers.
+A case is one or more commands that run in the same new folder. The folder contains links to the
+inputs (``in``), the recordings of the tree (``rec``) and real files (``real``). Paths in commands
+are relative to the folder, so commands and messages are the same for both trees. Most profiles are
+read by a single process (``-j 1``), which is cheaper and must give the same numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _COMMON_FORMATS = (
     *("svg", "panels.svg", "html", "json", "csv", "bubbles.csv", "parquet", "md", "tex", "txt"),
     "trace.json",
 )
-#: All formats of ``analyze``, each of which is also written by a separate command.
-#: If one tree does not know a format, the joint command fails.
+#: All formats of ``analyze``. Each format is also written by a separate command, because a single
+#: command for all formats fails if one tree does not know a format.
 _FORMATS = (
     *(*_COMMON_FORMATS, "pdf", "png", "chunks.svg", "memory.svg", "slowdowns.svg", "pftrace"),
     *("bubbles.parquet", "iterations.parquet"),
@@ -78,7 +78,7 @@ _OF_REPORT = {
 }
 #: One of two traces of the same run.
 _SAMPLED = "real/kineto/hta_sampled_rank-{}.json.gz"
-#: Cases that have separate inputs or no inputs.
+#: Cases that have their own inputs or no inputs.
 _OTHERS = {
     "overview": ("--help", "--version", "schedules", "conventions", "guide"),
     "interactive/mcp": ("mcp in/fixtures",),
@@ -183,8 +183,8 @@ def list_cases(inputs: Path, real: Path | None) -> list[Case]:
     """Return all cases.
 
     Args:
-        inputs: Folder of the planted inputs.
-        real: Folder of real files, or None to leave out the cases that read real files.
+        inputs: Folder that contains the planted inputs.
+        real: Folder that contains real files, or None to leave out the cases that read real files.
     """
     paths = _list_runs(inputs, "in") + (_list_runs(real, "real") if real else [])
     cases = [case for path in paths for case in _list_run_cases(path)]
@@ -204,7 +204,7 @@ def list_cases(inputs: Path, real: Path | None) -> list[Case]:
 
 
 def _list_runs(folder: Path, link: str) -> list[str]:
-    """Return the paths of the runs in a folder of inputs, relative to the folder of a case."""
+    """Return the paths of the runs in an input folder, relative to the folder of a case."""
     return [
         f"{link}/{kind}/{path.name}"
         for kind in sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -236,7 +236,7 @@ def _list_run_cases(path: str) -> Iterator[Case]:
 
 
 def _list_main_input_cases(name: str) -> Iterator[Case]:
-    """Yield the cases of an input that is run with all output formats and options."""
+    """Yield the cases for an input that is run with all output formats and options."""
     path = f"in/{name}"
     for suffix in _FORMATS:
         yield Case(f"format/{suffix}/{name}", (f"analyze {path} -j 1 -q -o r.{suffix}",))
@@ -250,7 +250,7 @@ def _list_main_input_cases(name: str) -> Iterator[Case]:
 
 
 def _list_recording_cases(path: str) -> Iterator[Case]:
-    """Yield the cases of a recording: the cases of every run, and watching the recording."""
+    """Yield the cases for a recording: those for any run, and one that watches the recording."""
     yield from _list_run_cases(path)
     follow = f"watch {path} --plain --interval 0.1 --stop-after 0.2"
     commands = (

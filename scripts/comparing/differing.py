@@ -1,4 +1,4 @@
-"""Finds the differences between two results, and decides which differences are allowed."""
+"""Finds the differences between two results, and decides which of them are allowed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Maximum number of different lines for an aligned diff.
-#: Files with more differences are compared as sets of lines.
+#: Maximum number of differing lines for an aligned diff. Files with more differing lines are
+#: compared as sets of lines.
 _MAX_ALIGNED_LINES = 4_000
 #: Name of the file that represents the exit codes of a case.
 CODES = "exit-codes"
@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def changed(self) -> list[str]:
-        """The lines that were removed or added, with their sign."""
+        """The lines that were removed or added, with their signs."""
         return [line for line in self.diff if line[:1] in {"-", "+"}]
 
 
@@ -74,7 +74,7 @@ def read_rules(path: Path) -> list[Rule]:
     """Return the rules in a file of allowed differences.
 
     Raises:
-        TypeError: A rule lacks its reason or has an unknown key.
+        TypeError: A rule has no reason, or has an unknown key.
     """
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     return [Rule(**entry) for entry in document.get("allowed", ())]
@@ -95,9 +95,9 @@ def unexplained_lines(difference: Difference, rules: Sequence[Rule]) -> list[str
 def differences_of(case: str, old: Result, new: Result, store: Store) -> Iterator[Difference]:
     """Yield the differences between the results of a case in two trees.
 
-    Different exit codes come first. Files follow, sorted by name. A file with different bytes is no
-    difference if its normalized lines are equal. A file that only one tree wrote is compared with
-    the line ``no such file``.
+    Different exit codes come first. Files follow, sorted by name. If the bytes of a file differ but
+    its normalized lines are equal, there is no difference. A file that only one tree wrote is
+    compared with the line ``no such file``.
     """
     if old.codes != new.codes:
         yield Difference(case, CODES, diff_of([str(old.codes)], [str(new.codes)]))
@@ -116,8 +116,8 @@ def differences_of(case: str, old: Result, new: Result, store: Store) -> Iterato
 def diff_of(old: list[str], new: list[str]) -> list[str]:
     """Return the lines of a unified diff, without its header.
 
-    Aligning takes quadratic time. When very many lines differ, the diff therefore only lists the
-    lines that are on one side but not on the other.
+    Aligning takes quadratic time. If very many lines differ, the diff therefore just lists the
+    lines that are only on one side.
     """
     first = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
                  min(len(old), len(new)))  # fmt: skip

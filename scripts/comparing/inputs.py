@@ -1,8 +1,8 @@
-"""Plants the inputs that both trees read.
+"""Creates the inputs that both trees read.
 
-Inputs are planted once and kept, so that both trees read the same bytes. The tree of this script
-plants them. Recordings are an exception, because bubbleviz itself defines their format: only the
-operations are planted, and each tree writes them with its own recorder
+Inputs are created once and kept, so that both trees read the same bytes. The tree that contains
+this script creates them. Recordings are an exception, because bubbleviz itself defines their
+format. Only their operations are created here, and each tree records them with its own recorder
 (:mod:`scripts.comparing.recording`).
 """
 
@@ -74,7 +74,7 @@ _JOBS = {
 
 
 def write_inputs(folder: Path, real: Path | None) -> None:
-    """Plant all inputs into a new folder, with one subfolder for each kind.
+    """Create all inputs in a new folder, with one subfolder for each kind of input.
 
     Args:
         folder: Folder to write into.
@@ -193,7 +193,7 @@ def _write_tables(folder: Path) -> None:
 
 
 def _write_communication(folder: Path) -> None:
-    """Write NCCL events of two runs, and flight recorder dumps of a hang in two formats."""
+    """Write the NCCL events of two runs, and the flight recorder dumps of a hang in two formats."""
     nccl = folder / "nccl"
     for name in ("ring", "idle"):
         (nccl / name).mkdir(parents=True)
@@ -234,9 +234,9 @@ def _write_published(folder: Path, real: Path) -> None:
 def write_operations(truth: Truth, path: Path) -> None:
     """Write the operations of a planted run as JSON, for :mod:`scripts.comparing.recording`.
 
-    The JSON is a list of ranks. Each rank has its number, the number of ranks, its host, the error
-    of the host's UTC clock, the offset of its monotonic clock, and its iterations. Each iteration
-    has a number and a list of operations (start, end, range name), sorted by time.
+    The JSON is a list of ranks. The entry of a rank contains its number, the number of ranks, its
+    host, the error of the host's UTC clock, the offset of its monotonic clock, and its iterations.
+    Each iteration has a number and a list of operations (start, end, range name), sorted by time.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     ranks = []

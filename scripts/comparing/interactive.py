@@ -1,7 +1,8 @@
 """Runs interactive commands of one tree. The tree's Python runs this script.
 
 In the folder of a case, ``python interactive.py WORDS`` runs ``bubbleviz WORDS`` and plays the
-other side: the assistant of ``mcp`` or the browser of ``view``. Answers go to standard output.
+other side, which is an assistant for ``mcp`` and a browser for ``view``. Answers are printed on
+standard output.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def main() -> None:
-    """Run the command in the arguments."""
+    """Run the command that is given by the arguments."""
     sys.path.pop(0)
     words = sys.argv[1:]
     {"mcp": _call_tools, "view": _open_page}[words[0]](words)
@@ -56,7 +57,7 @@ def _call_tools(words: list[str]) -> None:
 
 
 def _open_page(words: list[str]) -> None:
-    """Fetch the page that is served, then end the server like Ctrl-C."""
+    """Fetch the page that is served, and then stop the server as Ctrl-C would."""
     command = [*_PROGRAM, *words, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

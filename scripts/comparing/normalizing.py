@@ -21,7 +21,7 @@ from scripts.comparing.running import digest
 
 #: (pattern, replacement) pairs that are applied to every text.
 _REPLACED = (
-    # Match the folder of a case, whose name is random, and the folders next to it.
+    # Patterns that match the folder of a case, whose name is random, and the folders next to it.
     (re.compile(r"(?:/[^\s/\"'<>,:]+)+/inputs-[0-9a-f]+/(?:tmp\w+|in|recordings-\w+)"), "PATH"),
     (re.compile(r"(?<=bubbleviz )\d+\.\d+\.\d+\w*"), "VERSION"),
     (
@@ -46,7 +46,7 @@ def lines_of(name: str, content: bytes) -> list[str]:
     try:
         return normalize(content)
     except (ValueError, KeyError, zlib.error) as error:
-        # If only one version writes an output that cannot be parsed, the outputs differ.
+        # If only one version writes an output that cannot be parsed, the outputs will differ.
         return [f"cannot be parsed as {suffix}: {error}", *_split_text(content)]
 
 

@@ -2,7 +2,7 @@
 
 ``python recording.py OPERATIONS FOLDER`` writes one recording per JSON file in OPERATIONS, each
 into the subfolder of FOLDER with the same name. :func:`scripts.comparing.inputs.write_operations`
-describes the JSON. Clocks, hosts and process ids are made up, so the same tree always writes the
+describes the JSON. Clocks, hosts and process ids are artificial, so the same tree always writes the
 same bytes.
 """
 
@@ -47,7 +47,7 @@ def _record_rank(rank: dict[str, Any], folder: Path) -> None:
     def utc() -> int:
         return now_ns + _UTC_NS + int(rank["clock_error_ns"])
 
-    # The recorder looks up host name and process id when it writes its first iteration.
+    # The recorder looks up the host name and the process id when it writes its first iteration.
     socket.gethostname = lambda: str(rank["host"])
     os.getpid = lambda: 4_000 + int(rank["rank"])
     recorder = Recorder(

@@ -34,8 +34,7 @@ from scripts.comparing.cases import Case
 _HERE = Path(__file__).parent
 #: Paths in a tree that determine what its commands write.
 _PRODUCT = ("bubbleviz", "sql", "pyproject.toml")
-#: Part of the keys of results.
-#: Change it when the way of running commands changes.
+#: Part of the keys of results. Change it when commands are run in a different way.
 _WAY_OF_RUNNING = b"1"
 #: Matches names of TensorBoard's files, which contain a time, a host and a process id.
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\S+")
@@ -46,7 +45,7 @@ _REMOVED_VARIABLES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONPATH", "BUBBL
 
 
 class ComparisonError(Exception):
-    """The comparison cannot be made; the message gives the reason."""
+    """Raised if the comparison cannot be made. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class Store:
     stays valid when other inputs change.
 
     Args:
-        work: Folder of everything that is stored.
-        inputs: Folder of the inputs, below the work folder.
+        work: Folder that contains everything that is stored.
+        inputs: Folder that contains the inputs, below the work folder.
     """
 
     def __init__(self, work: Path, inputs: Path) -> None:
@@ -175,7 +174,7 @@ def open_tree(folder: Path) -> Tree:
 
 
 def key_of_tree(folder: Path) -> str:
-    """Return a digest of the product in a tree, including uncommitted changes."""
+    """Return a digest of a tree's package, including uncommitted changes."""
 
     def git(*words: str) -> bytes:
         return subprocess.run(("git", *words), cwd=folder, check=True, capture_output=True).stdout
@@ -191,7 +190,7 @@ def key_of_tree(folder: Path) -> str:
 
 
 def record_with(tree: Tree, inputs: Path) -> Path:
-    """Return the folder of a tree's recordings, after creating any missing recordings."""
+    """Return the folder that contains a tree's recordings, after creating any missing ones."""
     folder = inputs / f"recordings-{tree.key}"
     if folder.exists():
         return folder
@@ -218,10 +217,10 @@ def run_cases(
     Args:
         trees: Trees in which each case runs.
         cases: Cases to run.
-        store: Store of the results.
-        real: Folder of real files, or None.
+        store: Store for the results.
+        real: Folder that contains real files, or None.
         jobs: Number of commands that run at the same time.
-        show_progress: Callback that is given the number of finished cases and the number of cases
+        show_progress: Callback that receives the number of finished cases and the number of cases
             to run.
 
     Raises:
@@ -239,7 +238,7 @@ def run_cases(
     n_ended = 0
 
     def run_waiting() -> None:
-        """Run cases until none is left, with one worker per tree."""
+        """Run cases until none are left, with one worker per tree."""
         nonlocal n_ended
         with ExitStack() as stack:
             workers: dict[str, _Worker] = {}
@@ -273,7 +272,7 @@ def _run_case(worker: _Worker, case: Case, links: Mapping[str, Path], store: Sto
 
 
 class _Worker:
-    """A process that runs commands of one tree; see :mod:`scripts.comparing.worker`."""
+    """A process that runs the commands of one tree; see :mod:`scripts.comparing.worker`."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree

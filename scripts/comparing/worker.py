@@ -2,11 +2,11 @@
 
 Each line of standard input is a request in JSON: ``{"commands": [[...], ...], "folder": ...,
 "seconds": ...}``. The answer is one line with the exit code of each command. The output of command
-n goes to the files ``stdout.n`` and ``stderr.n`` of the folder.
+n goes to the files ``stdout.n`` and ``stderr.n`` in the folder.
 
-All modules of bubbleviz are imported once. Each command runs in a fork of this process. No command
-sees changes by another command, and no command spends time on imports. The drawback is that imports
-are not tested: a missing or late import goes unnoticed.
+All modules of bubbleviz are imported once. Each command runs in a fork of this process. Therefore,
+commands do not affect each other and do not spend time on imports. The drawback is that imports are
+not tested, so a missing or late import goes unnoticed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _import_all() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in [*_LATE_IMPORTS, *(module.name for module in modules)]:
-            # Optional packages may be missing, and so may modules that only other versions have.
+            # Optional packages may be missing, as may modules that exist only in other versions.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     gc.collect()
@@ -69,8 +69,8 @@ def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
     """Run one command in a fork of this process and return its exit code.
 
     Returns:
-        The exit code, or the negated number of the signal that ended the command: -14 is the alarm
-        that goes off after the given number of seconds.
+        The exit code, or the negated number of the signal that ended the command. The value -14
+        means that the command was still running after the given number of seconds.
     """
     sys.stdout.flush()
     child = os.fork()
@@ -95,7 +95,7 @@ def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
 
 
 def _run_command() -> int:
-    """Run the command line in ``sys.argv``, and return its exit code, or 1 after an exception."""
+    """Run the command line in ``sys.argv``. Return its exit code, or 1 after an exception."""
     from bubbleviz.__main__ import main as run_bubbleviz
 
     try:

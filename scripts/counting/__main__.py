@@ -11,7 +11,7 @@ from scripts.counting.counts import CountingError, count, environment, obstacle
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count, print and compare instructions, or renew the budget, and return the exit status."""
+    """Count and print instructions, compare them or renew the budget, and return the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/instructions", description=__doc__)
     parser.add_argument("--renew", action="store_true", help="make the counts the budget")
     renew = parser.parse_args(arguments).renew

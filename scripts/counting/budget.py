@@ -1,4 +1,4 @@
-"""The instruction budget, with which new counts are compared."""
+"""The instruction budget that new counts are compared with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ else:
 
 FILE = Path(__file__).with_name("budget.toml")
 RENEW = "scripts/instructions --renew"
-#: Factor by which a stage may exceed its budget.
-#: Counts of the same program in the same environment differ by less than 0.7 %.
+#: Factor by which a stage may exceed its budget. In the same environment, counts of the same
+#: program differ by less than 0.7 %.
 _TOLERANCE = 1.15
 #: Number of instructions by which even a small stage may exceed its budget.
 _MIN_INCREASE = 1_000_000
@@ -41,8 +41,8 @@ class Budget:
     def regressions(self, counts: Mapping[str, int], environment: tuple[str, ...]) -> list[str]:
         """Return a line for each stage that became more expensive.
 
-        Counts from different versions of Python or numpy differ by up to 20 %, so these are not
-        compared.
+        Counts from different versions of Python or numpy differ by up to 20 %, so such counts are
+        not compared.
 
         Args:
             counts: Number of instructions of each stage.
@@ -75,7 +75,7 @@ class Budget:
 
 
 def _format_change(count: int, budget: int) -> str:
-    """Return the difference of a count from its budget, in percent."""
+    """Return the difference between a count and its budget, in percent."""
     percent = 100 * (count / budget - 1)
     return f"{abs(percent):.1f} % {'more' if percent > 0 else 'less'} than {budget / 1e6:,.1f}"
 

@@ -1,4 +1,4 @@
-"""The program whose instructions are counted. It runs under valgrind in an empty folder.
+"""The program whose instructions are counted. It is run under valgrind in an empty folder.
 
     counted PROFILE EXAMPLE COUNTER LIBRARY
 
@@ -23,7 +23,7 @@ from typing import Any
 _COUNT = Path("count")
 _COMMAND = f"snapshot {_COUNT}".encode()
 _TIME = b"\ntime="
-#: Number of strings to intern, larger than the number that all stages intern.
+#: Number of strings to intern. It is larger than the number of strings that all stages intern.
 _ROOM_FOR_STRINGS = 1 << 15
 counts: dict[str, int] = {}
 
@@ -53,7 +53,7 @@ class _Late:
         return self._results[0]
 
     def done(self) -> bool:
-        """Return True, because callers need not wait for the task."""
+        """Return True, because callers do not have to wait for the task."""
         return True
 
     def cancel(self) -> None:
@@ -143,7 +143,7 @@ def _count_analysis(profile: str) -> None:
 
 
 def _count_reading(profile: str, suffix: str) -> None:
-    """Count the reading of all rows that match the patterns of any convention."""
+    """Count the instructions for reading all rows that match any convention's patterns."""
     from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.interpret.record import open_profile
@@ -155,7 +155,7 @@ def _count_reading(profile: str, suffix: str) -> None:
 
 
 def _count_naming() -> None:
-    """Count the matching of each convention's names against all conventions."""
+    """Count the instructions for matching each convention's names against all conventions."""
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.conventions.range_names import parse_range_names
     from bubbleviz.timing import time_step
@@ -172,11 +172,10 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     _load_instead(library)
     clock()
     _start_to_table(clock, example)
-    # The objects of all earlier stages determine in which stage a garbage collection happens.
+    # The objects from all earlier stages determine in which stage a garbage collection happens.
     gc.disable()
-    # The number of interned strings depends on the environment.
-    # The table of interned strings would therefore grow in different stages.
-    # It is made so large here that it never grows later.
+    # The number of interned strings depends on the environment, so the table of interned strings
+    # would grow in different stages. Here, it is made so large that it never grows later.
     interned = [sys.intern(f"interned {number}") for number in range(_ROOM_FOR_STRINGS)]
     from bubbleviz import timing
     from bubbleviz.sources.nsys import export as scan

@@ -1,7 +1,7 @@
 """Count the instructions of each stage, on a generated profile, under valgrind.
 
 Valgrind's massif counts instructions exactly, at a fifth of the usual speed. Counts of the same
-program agree to within 1 %, whatever the load of the machine.
+program agree to within 1 %, regardless of the machine's load.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def count() -> Mapping[str, int]:
 
 
 def _compile_counter(target: Path) -> str:
-    """Compile the counter. Return the reason if that failed, or "" on success."""
+    """Compile the counter. Return "" on success, or the reason for a failure."""
     command = [*(compiler() or ["cc"]), "-shared", "-fPIC", "-O2", str(_COUNTER), "-o", str(target)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return run.stderr if run.returncode else ""

@@ -1,1 +1,1 @@
-"""Compares the ranges that `bubbleviz.annotate` opens with the operations of real frameworks."""
+"""Compares the ranges opened by `bubbleviz.annotate` with the operations of real frameworks."""

@@ -6,7 +6,7 @@
 The script needs the package index, but no GPU. Each version is installed into a separate
 environment below ``build/frameworks``, which takes up to 5 GB. Ranks are processes that communicate
 over gloo. Stages sleep for known times and log when they work, so four ranks can run on two cores.
-The script prints a line per case, and fails if a check fails.
+The script prints one line per case, and fails if any check fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMEOUT_S = 180.0
 
 
 def main() -> int:
-    """Run the cases given on the command line, and return 1 if a check fails."""
+    """Run the cases given on the command line, and return 1 if any check fails."""
     environments = {environment.name: environment for environment in ENVIRONMENTS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = ", ".join(environments)

@@ -1,6 +1,8 @@
-"""Cases: a schedule of a framework, the job that it trains, and the expected result.
+"""Cases.
 
-Every environment imports this module, so it imports only the standard library.
+Each case consists of a framework's schedule, the job that it trains, and the expected result.
+
+This module is imported in every environment, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ class Case:
     """A schedule of a framework, and the job that it trains.
 
     Attributes:
-        name: Name of the case on the command line, in the output, and of its folder.
+        name: Name of the case, used on the command line, in the output, and for its folder.
         framework: Name of the framework in :mod:`bubbleviz.annotate`.
         job: Placement and times of the stages.
         recognized: Name of the schedule that bubbleviz must recognize, or "" if the order has no
             name.
         schedule: The framework's name for the schedule, or "" if it has only one schedule.
-        forward_only: Whether the case has no backwards.
+        forward_only: Whether the case has no backward passes.
         options: Options of the framework's schedule or configuration.
         since: First version of the framework that supports the case.
-        planned: Schedule whose order bubbleviz writes for the framework, or "" for none.
+        planned: Schedule whose order bubbleviz writes to a file for the framework, or "" for none.
     """
 
     name: str
@@ -146,8 +148,8 @@ _DEEPSPEED = (
     Case("forward only", DEEPSPEED, _LONG, "", forward_only=True),
 )
 CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
-#: Cases with two ranks, which together take a minute.
-#: On two ranks, Megatron-Core interleaves correctly only if P2P communication is overlapped.
+#: Cases with two ranks, which together take a minute. With two ranks, Megatron-Core interleaves
+#: correctly only if P2P communication is overlapped.
 _SHORT, _SHORT_TWO = _make_job((0, 1), 4, ms=200.0), _make_job(_looped(2), 4, ms=200.0)
 QUICK = tuple(
     replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)

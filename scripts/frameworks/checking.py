@@ -22,8 +22,8 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.operations.jsonl.sessions import read_session
 from scripts.frameworks.cases import Case
 
-#: Maximum error of the ratio ``schedule``, in percentage points.
-#: The second number is the maximum difference from PyTorch's profiler.
+#: Maximum error of the ratio ``schedule`` and maximum difference from PyTorch's profiler, both in
+#: percentage points.
 _POINTS, _POINTS_OF_PROFILER = 0.5, 1.0
 #: Maximum median excess of an operation's duration over the work of its stage, as a fraction.
 _LONGER = 0.03
@@ -40,9 +40,9 @@ class Outcome:
     Attributes:
         wrong: One sentence per failed check.
         longer: Median excess of an operation's duration over the work of its stage, as a fraction.
-        points: Median error of ``schedule`` over iterations, in percentage points.
-        points_of_profiler: Median difference of ``schedule`` from PyTorch's profile, in percentage
-            points.
+        points: Median error of the ratio ``schedule`` over the iterations, in percentage points.
+        points_of_profiler: Median difference between the ratio ``schedule`` and its value in
+            PyTorch's profile, in percentage points.
     """
 
     wrong: tuple[str, ...]
@@ -106,7 +106,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
 
 
 def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
-    """Return the index of the rank's iteration that contains a time."""
+    """Return the index of the iteration that contains a time on the rank."""
     starts_ns = [span[0] for span in log["spans"]]
     return int(np.searchsorted(starts_ns, start_ns, side="right")) - 1
 
@@ -145,7 +145,7 @@ def _check_names(report: bubbleviz.Report, recorded_work: list[_Work]) -> Iterat
                 )
             if part.phase not in _PARTS[phase] or key not in named_parts:
                 yield f"{operation} ran {part.phase}{part.microbatch} on stage {part.stage}"
-        # With PyTorch, the B of the first stage is empty.
+        # In PyTorch, the first stage's B is empty.
         if not parts and not (phase is Phase.B and stage == 0):
             yield f"{operation}: no work inside"
     unmatched = [part for part in recorded_work if n_operations[part] != 1]
@@ -197,7 +197,7 @@ def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) ->
     """Yield the transfers with wrong names, and the inputs that no transfer delivers.
 
     A send transfers the result of one of the last two operations before it. A receive transfers the
-    input of a later operation. A receive that waits ends after its input was sent.
+    input of a later operation. If the receive waits, it ends after its input was sent.
     """
     placement, last_stage = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
     # The gradient is complete after B, whether or not W follows.
@@ -238,7 +238,7 @@ def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) ->
 
 
 def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
-    """Yield the differences between the iterations of a report and the iterations of the case.
+    """Yield the differences between the iterations in a report and the iterations of the case.
 
     Args:
         case: The case that ran.
@@ -265,7 +265,7 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
 
 
 def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the iterations that begin before or end after the iterations of the training loop."""
+    """Yield the iterations that begin before, or end after, the training loop's iterations."""
     for number, iteration in enumerate(report.iterations):
         first_ns = min(of["spans"][number][0] for of in ranks)
         last_ns = max(of["spans"][number][1] for of in ranks)

@@ -15,7 +15,7 @@ from scripts.frameworks.cases import DEEPSPEED, MEGATRON, TORCH
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "frameworks"
-#: pip options with few retries, so that an unreachable index is reported quickly.
+#: pip options that limit retries, so that an unreachable index is reported quickly.
 _PIP = (
     *("-m", "pip", "--disable-pip-version-check", "--retries", "1"),
     *("install", "--quiet", "--no-compile"),
@@ -53,11 +53,12 @@ TITLES = {MEGATRON: "Megatron-Core", TORCH: "PyTorch", DEEPSPEED: "DeepSpeed"}
 
 
 class NotInstalledError(Exception):
-    """pip could not install a framework; the message gives the reason."""
+    """Raised if pip cannot install a framework. The message gives the reason."""
 
 
 def _make_megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
-    # The wheels require a newer Python than their code, and packages that pipelines do not need.
+    # The wheels require a newer Python than their code needs, and packages that pipelines do not
+    # need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     packages = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
     return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), packages, core, *extra_installs))
@@ -78,8 +79,8 @@ def _make_deepspeed(version: str) -> Environment:
 
 
 ENVIRONMENTS = (
-    # Tests marked ``frameworks`` run plans in this environment.
-    # They need bubbleviz to be installed in it.
+    # Tests marked ``frameworks`` run plans in this environment. They require bubbleviz to be
+    # installed in it.
     _make_megatron("0.19.2", ("--editable", str(ROOT))),
     *map(_make_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
     *map(_make_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
@@ -88,7 +89,7 @@ ENVIRONMENTS = (
 
 
 def python_of(environment: Environment) -> Path:
-    """Return the Python of an environment, which is created if it is missing.
+    """Return the path of an environment's Python. Create the environment if it is missing.
 
     Several processes may call this at the same time.
 
@@ -106,7 +107,7 @@ def _create(environment: Environment) -> Path:
     folder = FOLDER / environment.name.lower().replace(" ", "-")
     installs = "\n".join(" ".join(install) for install in environment.installs)
     python, marker = folder / "bin" / "python", folder / "installed"
-    # The dependencies of an editable install change with the project.
+    # The dependencies of an editable install change when the project's dependencies change.
     changed_s = (ROOT / "pyproject.toml").stat().st_mtime
     is_current = marker.is_file() and marker.stat().st_mtime >= changed_s
     if is_current and marker.read_text(encoding="utf-8") == installs:
@@ -123,7 +124,7 @@ def _run(*command: str | Path) -> None:
     """Run a command.
 
     Raises:
-        NotInstalledError: The command failed; the message is its error output.
+        NotInstalledError: The command failed. The message contains its error output.
     """
     done = subprocess.run(
         list(map(str, command)),

@@ -1,4 +1,4 @@
-"""Ranks are processes that train a case without and with annotations, and write their results.
+"""Ranks: processes that train a case without and with annotations, and write their results.
 
 This module runs in the environment of a framework, with the checkout on the path:
 
@@ -28,17 +28,17 @@ from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
-#: Number of iterations that only bubbleviz records.
-#: The second number counts the iterations that PyTorch's profiler also records.
+#: Number of iterations that only bubbleviz records, and number of iterations that PyTorch's
+#: profiler also records.
 RECORDED, TWICE = 3, 3
 _UNRECORDED = 2
 
 
 class Trainer(Protocol):
-    """Training of a case with a framework, on one rank.
+    """Trains a case with a framework on one rank.
 
     Attributes:
-        roots: Packages in which no function may remain wrapped after recording.
+        roots: Packages in which no function may still be wrapped after recording.
         stages: Models of this rank.
     """
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _run_rank(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> None:
-    """Train as one rank without annotations and with them, and write the results to a file.
+    """Train one rank without and with annotations, and write the results to a file.
 
     The process exits at the end.
 
@@ -93,7 +93,7 @@ def _run_rank(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer
         WORLD_SIZE=str(case.job.ranks),
     )
     torch.set_num_threads(1)
-    # A warning that an annotation names no operations is an error here.
+    # Here, a warning that an annotation does not name any operations is an error.
     warnings.filterwarnings("error", message="annotate: ", category=RuntimeWarning)
     trainer = kind(case, rank, folder)
     wrap: Callable[..., annotate.Annotations] = getattr(annotate, case.framework)
@@ -140,7 +140,7 @@ def _train(
         start_ns = time.monotonic_ns()
         losses = trainer.iterate()
         spans.append((start_ns, time.monotonic_ns()))
-        # An optimizer without state steps by exactly the gradient.
+        # The optimizer has no state, so the changes of the weights show the gradients.
         results.append((losses, [weight.tolist() for weight in _copy_weights(trainer)]))
     return results, spans
 
@@ -155,7 +155,7 @@ def _copy_weights(trainer: Trainer) -> list[Any]:
 
 
 def _list_callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
-    """Return every function, class and table in the loaded modules of packages, by its path."""
+    """Return all functions, classes and tables in the packages' loaded modules, keyed by path."""
     owners: dict[str, Any] = {
         name: module for name, module in list(sys.modules.items()) if name.startswith(roots)
     }

@@ -1,1 +1,1 @@
-"""Fuzzer of the command line: good inputs, their damage, commands, and checks of the outcome."""
+"""Fuzzer for the command line: valid inputs, damage to them, commands, and outcome checks."""

@@ -1,4 +1,4 @@
-"""Damages bytes of any content, whatever its format."""
+"""Damages the bytes of any content, regardless of its format."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def edit_content(path: Path, edit: Callable[[bytes], bytes]) -> None:
 
     Args:
         path: The file.
-        edit: Function that returns the new content, given the present content.
+        edit: Function that returns the new content, given the current content.
     """
     content = path.read_bytes()
     if not content.startswith(_GZIP):

@@ -1,4 +1,4 @@
-"""Runs the inputs of a range of seeds in worker processes and counts the outcomes."""
+"""Runs the inputs for a range of seeds in worker processes, and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Counts:
                 seeds.append(answer.seed)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a table of outcomes by kind, then of a list of problems."""
+        """Yield the lines of a table of outcomes by kind, and then those of a list of problems."""
         columns = ("exit 0", "exit 1", "exit 2", "exit 3", "problem")
         kinds = sorted({kind for kind, _ in self.outcomes})
         yield f"{'kind':<16}{'inputs':>9}" + "".join(f"{column:>9}" for column in columns)
@@ -64,7 +64,7 @@ class Counts:
 
 
 def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) -> None:
-    """Run all inputs of a request.
+    """Run all inputs in a request.
 
     Args:
         request: Seeds of all inputs. Each worker gets a separate folder.

@@ -1,4 +1,4 @@
-"""Damages documents: values, keys and structure of nested lists and dicts, and lines of text.
+"""Damages documents, which are nested lists and dicts (values, keys, structure) or lines of text.
 
 :mod:`scripts.fuzzing.formats` reads files as documents and writes damaged documents back.
 """
@@ -46,7 +46,7 @@ def rearrange_lines(lines: list[bytes], chance: Random) -> None:
 
 
 def _list_places(document: Any) -> list[_Place]:
-    """Return pairs of a container and a key or index, except in deeply nested containers."""
+    """Return (container, key or index) pairs, except for deeply nested containers."""
     places: list[_Place] = []
     containers = [(document, 0)]
     while containers:

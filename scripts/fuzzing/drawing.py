@@ -1,4 +1,4 @@
-"""Draws a kind of input, a good input, its damage and a command from a seed."""
+"""Draws a kind of input, a valid input, damage to it, and a command from a seed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class DrawnInput:
 def draw_input(
     seed: int, kinds: Sequence[InputKind], inputs: Path, folder: Path, *, damaged: bool = True
 ) -> DrawnInput:
-    """Write the input of a seed into an empty folder.
+    """Write the input for a seed to an empty folder.
 
     Args:
         seed: Seed of all random choices.
         kinds: Kinds to draw from.
-        inputs: Folder of the good inputs.
+        inputs: Folder that contains the valid inputs.
         folder: Empty folder, in which the folders ``in`` and ``out`` are created.
         damaged: Whether to damage the input. Every command succeeds on an undamaged input.
     """
@@ -58,7 +58,7 @@ def draw_input(
     else:
         shutil.copyfile(good, path)
     existing_files = list_contents(path.parent)
-    # In some formats, a change is impossible and leaves the input unchanged, so try again.
+    # In some formats, a change is not possible and leaves the input unchanged, so try again.
     while damaged and list_contents(path.parent) == existing_files:
         _damage(path, kind, chance)
     template = chance.choice(kind.commands)

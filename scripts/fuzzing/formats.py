@@ -1,4 +1,4 @@
-"""Damages files of each format by reading, damaging and writing a document."""
+"""Damages files of each format: reads a file as a document, damages it, and writes it back."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _parse_json(content: bytes) -> Any:
 def _damage_json_line(document: dict[str, Any], chance: Random) -> bytes:
     """Return a damaged JSON document as a line.
 
-    If the document had a checksum, the line has a valid checksum with a probability of 0.8.
+    If the document had a checksum, the line gets a valid checksum with a probability of 0.8.
     """
     stored_crc = document.pop("crc", None)
     damaged = damage_document(document, chance)
@@ -216,7 +216,7 @@ def damage_arrow(path: Path, chance: Random) -> None:
 
 
 def _make_array(values: list[Any], kind: Any) -> Any:
-    """Return values as an array of the given type if possible, else of any type, else of text."""
+    """Return values as an array of the given type if possible, otherwise of any type or of text."""
     for type_ in (kind, None):
         try:
             return pa.array(values, type_)

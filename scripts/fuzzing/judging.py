@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Exit codes for success, refused input, wrong usage and an exceeded limit.
+#: Exit codes for success, rejected input, incorrect usage, and an exceeded limit.
 _CODES = (0, 1, 2, 3)
 _REFUSED = (1, 2)
 #: Prefix of every line on standard error, and of warnings.
@@ -53,7 +53,7 @@ def list_contents(folder: Path) -> Mapping[str, str]:
 
 
 def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
-    """Return the problems of an outcome, each described in a few words.
+    """Return the problems with an outcome, each described in a few words.
 
     Args:
         process: How the command ended.
@@ -74,7 +74,7 @@ def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> 
 
 
 def _check_text(stream: str, content: bytes) -> list[str]:
-    """Return the problems of a text, which may not be UTF-8 or may contain control characters."""
+    """Return the problems in a text: invalid UTF-8 and control characters."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -92,10 +92,10 @@ def _is_directing(character: str) -> bool:
 
 
 def _check_messages(process: Ended) -> list[str]:
-    """Return the problems of the standard error of a process.
+    """Return the problems in a process's standard error.
 
-    Each line must start with the prefix of a message, and a refusal must be a single short
-    sentence.
+    Each line must start with the message prefix. If the input is rejected, the message must be a
+    single short sentence.
     """
     lines = process.err.decode("utf-8", "replace").splitlines()
     problems = [
@@ -122,7 +122,7 @@ def _check_messages(process: Ended) -> list[str]:
 
 
 def _check_output(path: Path, process: Ended) -> list[str]:
-    """Return the problems of an output file: missing, unexpected, or not valid in its format."""
+    """Return the problems with an output file: missing, unexpected, or not valid in its format."""
     suffix = "".join(path.suffixes)
     if process.code in _REFUSED:
         return [f"refused, but wrote {suffix}"] if path.exists() else []
@@ -142,7 +142,7 @@ def _check_output(path: Path, process: Ended) -> list[str]:
 
 
 def _check_json(suffix: str, content: bytes) -> list[str]:
-    """Return the problem of a JSON output that is not an object with finite numbers."""
+    """Return the problem with a JSON output that is not an object with finite numbers."""
 
     def refuse(token: str) -> float:
         raise ValueError(f"{token} is not a JSON number")

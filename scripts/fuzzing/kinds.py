@@ -1,4 +1,4 @@
-"""Kinds of input: how to write small good inputs, how to damage them, and which commands to run."""
+"""Kinds of input: how to write and damage small valid inputs, and which commands to run."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from tests.support.xla_runs import make_steps
 #: A function that damages one file in place.
 Damage: TypeAlias = Callable[[Path, random.Random], None]
 
-#: The smallest runs that have all results.
-#: One run is plain, and the other has everything that an export may contain.
+#: The smallest runs that produce all results. One run is plain, and the other contains everything
+#: that an export may contain.
 _SMALL = Planting(stages=2, microbatches=2, iterations=2)
 _FULL = replace(
     _SMALL,
@@ -115,7 +115,7 @@ _RECORDING_COMMANDS = (
     *_TABLE_COMMANDS,
 )
 _NCCL_COMMANDS = ("nccl {in} -j 1", "nccl {in} -v -o {out}/n.json -o {out}/n.csv", "{in}")
-#: Good profiles for commands that read conventions, orders and costs.
+#: Valid profiles for commands that read conventions, orders and costs.
 _RUN, _JAX_RUN = "{inputs}/nsys-sqlite/small", "{inputs}/nsys-sqlite/jax.sqlite"
 
 
@@ -125,8 +125,8 @@ class InputKind:
 
     Attributes:
         name: Name in counts and on the command line.
-        write: Function that writes good inputs into an empty folder. Each file or folder in it is
-            one input.
+        write: Function that writes valid inputs to an empty folder. Each file or folder in this
+            folder is one input.
         damages: Functions that damage a file but keep its format. Byte damage is always possible.
         commands: Command lines, one of which is drawn for each input.
     """
@@ -270,7 +270,7 @@ def _write_recordings(folder: Path) -> None:
 
 
 def _run_command(*words: object) -> None:
-    """Run a command on a good input to create its output files.
+    """Run a command on a valid input to create its output files.
 
     Raises:
         RuntimeError: The command failed.
@@ -407,14 +407,14 @@ KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _list_kinds()}
 
 
 def folder_of(kind: InputKind, inputs: Path) -> Path:
-    """Return the folder that contains the good inputs of a kind."""
+    """Return the folder that contains the valid inputs of a kind."""
     return inputs / kind.name.replace(" ", "-")
 
 
 def write_inputs(inputs: Path) -> None:
-    """Write the good inputs of all kinds into a new folder.
+    """Write the valid inputs of all kinds to a new folder.
 
-    The inputs are the same in every run.
+    The inputs are the same every time.
     """
     for kind in KINDS.values():
         folder = folder_of(kind, inputs)

@@ -16,7 +16,7 @@ _UNSIGNED = (FieldDescriptor.TYPE_UINT64,)
 
 
 def damage_space(path: Path, chance: Random) -> None:
-    """Change, remove, repeat or reorder fields of the messages of a file."""
+    """Change, remove, repeat or reorder fields in a file's messages."""
 
     def edit(content: bytes) -> bytes:
         space = build_space_type()()

@@ -40,7 +40,7 @@ _EXPRESSIONS = (
 
 def damage_database(path: Path, chance: Random) -> None:
     """Change cells, columns, rows or tables of a database. The file stays a valid database."""
-    # An earlier step may have damaged the file, and constraints may refuse a change.
+    # An earlier step may have damaged the file, or a constraint may prevent a change.
     refusals = (sqlite3.Error, UnicodeDecodeError, OverflowError)
     with closing(sqlite3.connect(path, isolation_level=None)) as database, suppress(*refusals):
         database.execute("PRAGMA synchronous = OFF")

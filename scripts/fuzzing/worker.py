@@ -1,4 +1,4 @@
-"""Runs the inputs of a list of seeds in one process, one after the other.
+"""Runs the inputs for a list of seeds in one process, one after the other.
 
 ``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON. The worker prints one line of
 JSON before and one after each input, so that its parent process knows which input ended it. If an
@@ -29,8 +29,7 @@ from scripts.fuzzing.drawing import DrawnInput, draw_input
 from scripts.fuzzing.judging import Ended, list_contents, list_problems
 from scripts.fuzzing.kinds import KINDS
 
-#: Maximum memory that a worker may reserve, in bytes.
-#: A good input takes a tenth of this.
+#: Maximum memory that a worker may reserve, in bytes. A valid input takes a tenth of this.
 _MAX_MEMORY = 12 << 30
 
 
@@ -39,7 +38,7 @@ class Request:
     """A request to a worker: the inputs to run and their limits.
 
     Attributes:
-        inputs: Folder of the good inputs.
+        inputs: Folder that contains the valid inputs.
         folder: Folder that the worker may write to.
         failures: Folder to which inputs with a problem are copied.
         seeds: Seeds of the inputs, in order.
@@ -80,7 +79,7 @@ class Answer(Started):
 
     Attributes:
         code: Exit code, or None if an exception escaped or the process died.
-        problems: Problems of the outcome, each in a few words.
+        problems: Problems with the outcome, each described in a few words.
         cpu_s: Processor time in seconds.
     """
 
@@ -90,7 +89,7 @@ class Answer(Started):
 
 
 def main() -> None:
-    """Run the inputs of a request."""
+    """Run the inputs in a request."""
     request = Request(**json.loads(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     stacks = os.fdopen(os.dup(2), "w", encoding="utf-8")
@@ -98,14 +97,14 @@ def main() -> None:
     # Report a warning as a problem every time, not only the first time.
     warnings.simplefilter("always")
     faulthandler.enable(stacks)
-    # The handler writes the stack of the running thread, and then the signal ends the process.
-    # A watchdog thread could crash while it reads a changing stack.
+    # The handler writes the stack of the running thread, and then the signal ends the process. A
+    # watchdog thread could crash while reading a stack that is changing.
     faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
         try:
             input_ = _draw_seed(request, seed)
-        except Exception as error:  # a mistake of the fuzzer must not end the run
+        except Exception as error:  # an error in the fuzzer must not end the run
             problems = (f"not drawn: {_describe(error)}",)
             failed = Answer(seed, "fuzzer", "", code=None, problems=problems, cpu_s=0.0)
             print(json.dumps(asdict(failed)), file=answers, flush=True)
@@ -172,7 +171,7 @@ def run_captured(
 
     Args:
         words: Arguments of the command line.
-        folder: Folder of the files ``stdout`` and ``stderr``.
+        folder: Folder for the files ``stdout`` and ``stderr``.
         run: Function that runs the arguments and returns an exit code.
     """
     code, escaped = None, ""

@@ -1,1 +1,1 @@
-"""The site: its pages, the gallery of planted runs, and the reference of commands and of Python."""
+"""The site: its pages, the gallery of synthetic runs, and the command and Python reference."""

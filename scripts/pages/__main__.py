@@ -1,6 +1,6 @@
 """Build the site into ``build/site``: hand-written pages, guides, gallery and reference.
 
-The reference is generated from the commands and docstrings of the package. The runs of the gallery
+The reference is generated from the commands and docstrings of the package. The runs in the gallery
 are simulated, analyzed and drawn. A broken link fails the build.
 """
 
@@ -21,13 +21,13 @@ from scripts.pages import gallery, reference
 
 ROOT = gallery.ROOT
 _HERE = Path(__file__).parent
-#: Folder of the site's sources, and folder of the finished site.
+#: Folder for the site's sources, and folder for the finished site.
 _WORK, _SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-#: Patterns of formulas on separate lines, and of formulas in the text.
-#: The second pattern applies only to pages that match the first one.
+#: Patterns that match formulas on separate lines and formulas within text. The second pattern is
+#: used only for pages that match the first one.
 _BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r"\$([^$\n]+)\$")
 _SHOWN = re.compile(r"^<!-- screen: (bubbleviz .+) -->$", re.MULTILINE)
-#: Matches the mention of a guide, which becomes a link.
+#: Matches a mention of a guide, which becomes a link.
 _GUIDE = re.compile(r"`bubbleviz guide ([a-z-]+)`")
 _REPOSITORY = "https://github.com/bubbleviz/bubbleviz/blob/main/"
 

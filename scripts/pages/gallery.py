@@ -40,13 +40,13 @@ _THEME = TerminalTheme(
 
 @dataclass(frozen=True)
 class Shown:
-    """A run of the gallery.
+    """A run in the gallery.
 
     Attributes:
         name: Name of the page and folder.
         title: Title of the page.
         text: Description of the run.
-        planted: Command that writes the run, without its last argument, the folder.
+        planted: Command that writes the run, without its last argument (the folder).
         run: Folder of the run inside the folder that the command writes.
         options: Options of ``bubbleviz analyze`` in addition to the outputs.
     """
@@ -126,7 +126,7 @@ RUNS = (
 
 
 def terminal(folder: Path, command: str) -> str:
-    """Run a command of bubbleviz in a folder and return its output as HTML.
+    """Run a bubbleviz command in a folder, and return its output as HTML.
 
     Raises:
         CalledProcessError: The command fails.
@@ -153,8 +153,8 @@ def write(runs: Path, docs: Path, entries: Sequence[Shown] = RUNS) -> Iterator[s
     """Write the runs and their pages, and yield the name of each finished run.
 
     Args:
-        runs: Folder of the runs.
-        docs: Folder of the site's pages.
+        runs: Folder for the runs.
+        docs: Folder for the site's pages.
         entries: Runs to show.
     """
     pages = docs / "gallery"
@@ -193,7 +193,7 @@ def _write_page(run: Shown, command: str, screen: str, pages: Path) -> None:
         run: The run.
         command: Command that analyzes the run.
         screen: Output of the command as HTML.
-        pages: Folder of the pages.
+        pages: Folder for the pages.
     """
     words = run.planted.split(maxsplit=2)
     planted = (

@@ -1,4 +1,4 @@
-"""The reference: the parameters of every command, and every public name of Python."""
+"""The reference: the parameters of every command, and every public name in the Python API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADS = {"Arguments": "argument"}
 
 
 def write(docs: Path) -> list[str]:
-    """Write the pages of all commands and of Python; return the names of the commands."""
+    """Write the pages for all commands and for the Python API, and return the command names."""
     folder = docs / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     group: Any = typer.main.get_command(make_application())
@@ -38,7 +38,7 @@ def write(docs: Path) -> list[str]:
 
 
 def _format_page(name: str, command: Any) -> Iterator[str]:
-    """Yield the lines of the page of a command."""
+    """Yield the lines of a command's page."""
     context = typer.Context(command, info_name=f"bubbleviz {name}")
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece]
     yield from (f"# bubbleviz {name}", "", _format_text(command.help.strip().replace("\b", "")), "")
@@ -72,7 +72,7 @@ def _format_panel(parameter: Any) -> str:
 
 
 def _format_names(parameter: Any, context: Any) -> str:
-    """Return the names of a parameter and its metavar."""
+    """Return a parameter's names and its metavar."""
     if parameter.param_type_name == "argument":
         return f"`{parameter.make_metavar(context)}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
@@ -91,7 +91,7 @@ def _format_text(text: str) -> str:
 
 
 def _format_python_page() -> Iterator[str]:
-    """Yield the lines of the page of the Python library."""
+    """Yield the lines of the page about the Python API."""
     yield from (
         "# Python",
         "",

@@ -5,9 +5,9 @@
 
 The script needs PyTorch in addition to bubbleviz, but no GPU. Ranks are processes that communicate
 over gloo, and stages sleep, so eight ranks can run on two cores. Each job runs PyTorch's schedules
-for its layout. The first run is recorded and planned within the memory of the most common schedule
-of the layout, and the plan runs on ``_PipelineScheduleRuntime``. The script fails if a plan is
-slower than a PyTorch schedule that fits in the same memory, or if gradients are wrong.
+for its layout. The first run is recorded and planned. The memory limit is that of the layout's most
+common schedule. The plan runs on ``_PipelineScheduleRuntime``. The script fails if a plan is slower
+than a PyTorch schedule that fits in the same memory, or if gradients are wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES = {
 }
 #: Schedule whose memory is the limit for the plan, keyed by layout.
 _REFERENCES = {"one": "1F1B", "looped": "Interleaved1F1B", "v": "ZBVZeroBubble"}
-#: Factor by which a plan may be slower than a schedule, to allow for noise.
+#: Factor by which a plan may be slower than a schedule, which allows for noise.
 _TOLERANCE = 1.02
 
 
@@ -127,10 +127,10 @@ def _find_peak_memory(name: str, job: Job, workload: Workload) -> float:
 
 
 def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
-    """Plan a recorded run. Return the file of the order, and the predicted time in seconds.
+    """Plan a recorded run. Return the file that contains the order, and the predicted time in s.
 
     Args:
-        report: Report on the run. The plan is written next to the report.
+        report: Report on the run. The plan is written to the same folder.
         limit: Memory limit of each rank, in microbatches.
         job: The job that ran.
     """
@@ -142,7 +142,7 @@ def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
 
 
 def _format_run(run: Run) -> str:
-    """Return a line with the time, the prediction, the gradient error and the load of a run."""
+    """Return a line with a run's time, prediction, gradient error and load."""
     seconds = run.result.seconds
     prediction = ""
     if run.predicted_s is not None:

@@ -1,9 +1,9 @@
-"""Run pipelines with one fault each, follow bubbleviz's advice, and run them again.
+"""Run pipelines that have one fault each, follow bubbleviz's advice, and run them again.
 
     python -m scripts.proving.advised
     chrt -r 5 python -m scripts.proving.advised microbatch
 
-Each piece of advice is followed by itself. The script prints the predicted saving, the measured
+Each piece of advice is followed on its own. The script prints the predicted saving, the measured
 saving, and the verdict of ``bubbleviz compare``. Real-time priority (``chrt``) keeps other programs
 from delaying the ranks.
 """
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _follow_advice(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
-    """Follow each piece of advice on a job, and return whether all predictions are right.
+    """Follow each piece of advice about a job, and return whether all predictions are right.
 
     Raises:
         RunError: A rank failed.

@@ -17,8 +17,10 @@ class Job:
         placement: Rank of each virtual stage.
         microbatches: Number of microbatches, m.
         forward_ms: T_F of each virtual stage.
-        backward_ms: T_B of each virtual stage, the time of the backward for the input.
-        weight_ms: T_W of each virtual stage, the time of the backward for the weights.
+        backward_ms: T_B of each virtual stage: the duration of the backward pass that computes the
+            input gradient.
+        weight_ms: T_W of each virtual stage: the duration of the backward pass that computes the
+            weight gradients.
         links: (sender, receiver, delay in milliseconds) of each slow link.
         streams: Whether transfers between two ranks run one after the other, as with NCCL.
         lengths: Relative length of each microbatch, or () if all microbatches are equal.
@@ -54,7 +56,7 @@ class Job:
     def shipped(self) -> tuple[str, ...]:
         """PyTorch's schedules for the layout.
 
-        The first one is recorded, because it splits backwards.
+        The first schedule is the one that is recorded, because it splits backward passes.
         """
         return {
             "one": ("InterleavedZeroBubble", "1F1B", "GPipe"),
@@ -83,7 +85,7 @@ def cut(job: Job, placement: tuple[int, ...]) -> Job:
 
 
 def repaired(job: Job, kind: str) -> Job:
-    """Return a job without the faults that a kind of advice is about.
+    """Return a copy of a job without the faults that one kind of advice is about.
 
     The work of stages and microbatches is distributed evenly. Slow ranks become as fast as the
     other ranks.
@@ -115,7 +117,7 @@ def _replace_times(job: Job, times: list[list[float]]) -> Job:
 
 
 def _make_two_way_links(ms: float, *pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
-    """Return slow links in both directions between pairs of ranks."""
+    """Return slow links in both directions between the given pairs of ranks."""
     return tuple((*ends, ms) for a, b in pairs for ends in ((a, b), (b, a)))
 
 

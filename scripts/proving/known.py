@@ -1,4 +1,4 @@
-"""Write every known schedule with bubbleviz, load it into PyTorch's runtime, and train.
+"""Write every known schedule with bubbleviz, load it into PyTorch's runtime, and train with it.
 
     python -m scripts.proving.known
 
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _train(plan: Plan, ranks: Ranks, folder: Path) -> float:
-    """Train in the order that bubbleviz writes, and return the gradient error."""
+    """Train in the order that bubbleviz writes, and return the error of the gradients."""
     order = folder / f"{plan.name}.csv"
     sizes = ("-p", _RANKS, "-m", _MICROBATCHES, "--tf", 1, "--tb", 1, "--tw", 1)
     run_bubbleviz("simulate", "--schedule", plan.name, *sizes, "--csv", order)

@@ -29,7 +29,7 @@ class Links:
     Args:
         rank: Rank of this process.
         delay_s: Time that a message takes in seconds, keyed by (sender, receiver).
-        streams: Whether transfers with one rank run one after the other, in the order in which
+        streams: Whether transfers with the same rank run one after the other, in the order in which
             they were started, like NCCL's transfers on a stream.
     """
 

@@ -1,4 +1,4 @@
-"""Run plans that bubbleviz refuses as deadlocks, to see that they hang or train wrongly.
+"""Run plans that bubbleviz rejects as deadlocks, to show that they hang or train incorrectly.
 
     python -m scripts.proving.refused
 
@@ -32,7 +32,7 @@ _TIMEOUT_S = 10.0
 
 
 def main() -> int:
-    """Check that exactly the schedules that bubbleviz refuses fail, and return 1 otherwise."""
+    """Check that a schedule fails if and only if bubbleviz rejects it. Return 1 if not."""
     n_wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, deferred in (("1f1b", False), ("1f1b", True), ("zb-v", False), ("zb-v", True)):
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _lower(name: str, *, deferred: bool) -> str:
-    """Return a schedule with PyTorch's sends and receives. If ``deferred``, receives come late."""
+    """Return a schedule with PyTorch's sends and receives. If ``deferred``, receives are late."""
     schedule = find_schedule(name)
     text = torch_csv.write(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks))
     rows = [
@@ -73,7 +73,7 @@ def _lower(name: str, *, deferred: bool) -> str:
 
 
 def _run(job: Job, file: Path) -> str:
-    """Run an order from a file, and return how it fails, or "" if it trains."""
+    """Run an order from a file, and return how it fails, or "" if training succeeds."""
     with Ranks(job) as ranks:
         try:
             result = ranks.run(Order(str(file), "compute_comms", iterations=1), _TIMEOUT_S)

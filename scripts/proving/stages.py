@@ -20,7 +20,7 @@ class Worked(NamedTuple):
     Attributes:
         phase: F, B or W.
         stage: Virtual stage.
-        microbatch: Microbatch, from 0.
+        microbatch: Zero-based index of the microbatch.
         start_ns: Start on the monotonic clock.
         end_ns: End on the monotonic clock.
     """
@@ -37,7 +37,7 @@ class Switch:
 
     Attributes:
         asleep: Whether stages sleep and log their work. Stages are awake while a job is set up.
-        worked: Log of the work of this process.
+        worked: Log of this process's work.
         factors: Relative length of each microbatch, or () if all microbatches are equal.
     """
 
@@ -59,7 +59,7 @@ class Switch:
 
     @classmethod
     def sleep(cls, phase: str, seconds: float, position: tuple[int, int]) -> None:
-        """Sleep in a backward, and log it from the arrival of its gradient."""
+        """Sleep during a backward, and log it from the arrival of its gradient onward."""
         if cls.asleep and seconds > 0:
             start_ns = cls._came_ns.pop(position, time.monotonic_ns())
             time.sleep(cls.lasting(seconds, position))
@@ -67,7 +67,7 @@ class Switch:
 
 
 class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types here
-    """Takes T_F in the forward, and T_B when the gradient of the input is computed."""
+    """Takes T_F in the forward pass, and T_B when the input gradient is computed."""
 
     @staticmethod
     def forward(
@@ -85,7 +85,7 @@ class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has
 
 
 class _Weight(torch.autograd.Function):  # type: ignore[misc]  # likewise
-    """Takes T_W when the gradient of the weight is computed, and no time in the forward."""
+    """Takes T_W when the weight gradient is computed, and no time in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, weight: Any, weight_s: float, place: tuple[int, int]) -> Any:
@@ -99,7 +99,7 @@ class _Weight(torch.autograd.Function):  # type: ignore[misc]  # likewise
 
 
 class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
-    """Logs the arrival of the gradient of the output."""
+    """Logs the arrival of the output gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, place: tuple[int, int]) -> Any:
@@ -137,7 +137,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         """Return the output of a microbatch."""
         begun = time.monotonic_ns()
         number = rows[..., :1].detach()
-        # PyTorch infers shapes with rows that contain no microbatch number.
+        # When PyTorch infers shapes, the rows do not contain microbatch numbers.
         place = (self._stage, 0 if number.is_meta else int(number.flatten()[0].item()))
         if self.embedding is not None:
             rows = rows @ self.embedding

@@ -65,7 +65,7 @@ class RunError(Exception):
 
 
 class Ranks:
-    """The processes of a job. Leaving the ``with`` block ends them."""
+    """The processes of a job. They end when the ``with`` block is left."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -117,7 +117,7 @@ class Ranks:
             parts: Gradients of each rank, keyed by weight.
 
         Raises:
-            RunError: The ranks have gradients for different weights than expected.
+            RunError: The ranks have gradients for weights other than the expected ones.
         """
         expected = expected_gradients(len(self._job.placement), self._job.microbatches)
         gradients = {name: gradient for part in parts for name, gradient in part.items()}
@@ -132,7 +132,7 @@ class Ranks:
 
 
 def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
-    """Run the orders that arrive at a pipe, as one rank."""
+    """Run the orders that arrive through a pipe, as one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", rank=rank, world_size=job.ranks * job.replicas)
@@ -149,7 +149,7 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
 
 
 def _create_groups(job: Job) -> tuple[list[Any], list[Any]]:
-    """Create one group per pipeline and one per set of copies, numbered like in Megatron."""
+    """Create one group per pipeline and one per set of copies, numbered as in Megatron."""
     numbers = [
         [stage * job.replicas + replica for stage in range(job.ranks)]
         for replica in range(job.replicas)
@@ -214,7 +214,7 @@ def _train(
 
 
 def _average(models: dict[int, Stage], copies: Any) -> None:
-    """Average the gradients of each stage over its copies."""
+    """Average each stage's gradients over its copies."""
     for stage, model in models.items():
         with annotate.phase("COLLECTIVE", stage=stage):
             for weight in model.parameters():
@@ -223,7 +223,7 @@ def _average(models: dict[int, Stage], copies: Any) -> None:
 
 
 def _make_schedule(stages: list[Any], job: Job, order: Order) -> Any:
-    """Return PyTorch's schedule for an order: loaded from a file, or one of its own classes."""
+    """Return PyTorch's schedule for an order: one loaded from a file, or one of its own classes."""
     loss = torch.nn.functional.mse_loss
     if order.format:
         runtime = schedules._PipelineScheduleRuntime(stages, job.microbatches, loss_fn=loss)

@@ -1,8 +1,8 @@
 """Options for Debian's Chromium, and a driver for Debian's Firefox that speaks its own protocol.
 
-Debian has no geckodriver, and Playwright cannot drive a distribution's Firefox. Firefox speaks
-Marionette (https://firefox-source-docs.mozilla.org/testing/marionette) over TCP: each message is
-the length of the list, a colon, and the list as JSON.
+Debian has no geckodriver, and Playwright cannot control a distribution's Firefox. Firefox speaks
+Marionette (https://firefox-source-docs.mozilla.org/testing/marionette) over TCP. Each message
+consists of the length of a list, a colon, and the list as JSON.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ class Firefox:
         self._folder.cleanup()
 
     def _read_port(self) -> int:
-        """Return the port that the browser listens on, which it writes into its profile."""
+        """Return the port on which the browser listens.
+
+        The browser writes the port to its profile.
+        """
         file = Path(self._folder.name, "MarionetteActivePort")
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
@@ -150,7 +153,7 @@ class Firefox:
         return json.loads(self._stream.read(int(length)))
 
     def open(self, url: str, ready: str = "body[data-ready]") -> None:
-        """Open a page, and wait until it marks itself as ready."""
+        """Open a page, and wait until the page marks itself as ready."""
         self.ask("WebDriver:Navigate", url=url)
         self.ask("WebDriver:SetTimeouts", implicit=_SECONDS * 1000)
         self.ask("WebDriver:FindElement", using="css selector", value=ready)

@@ -1,4 +1,4 @@
-"""Writes columnar exports like ``nsys export --type parquetdir`` and ``arrowdir``.
+"""Writes columnar exports in the style of ``nsys export --type parquetdir`` and ``arrowdir``.
 
 Each columnar export is converted from an SQLite export. It has one file per table, with the same
 columns and rows.
@@ -79,7 +79,7 @@ FORMS = {
 
 
 def write_columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
-    """Convert an SQLite export to a directory, named like the output of nsys.
+    """Convert an SQLite export to a directory that is named like the output of nsys.
 
     Args:
         export: SQLite file.
@@ -154,7 +154,7 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the type of the column in real exports if its values fit, and ``kind`` otherwise."""
+    """Return the column's type in real exports if its values fit, and ``kind`` otherwise."""
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
@@ -170,7 +170,7 @@ def _encode_type(kind: Any, form: Form) -> Any:
 
 
 def _make_array(column: Sequence[Any], kind: Any) -> Any:
-    """Return a column of the given type; values of other types are converted to text first."""
+    """Return a column of the given type. Values of other types are first converted to text."""
     try:
         return pa.array(column, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -1,4 +1,4 @@
-"""Runs commands in this process, and captures their output and their one-line errors."""
+"""Runs commands in this process, and captures their output and one-line errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.support.valid_reports import check_outputs
 
 
 def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the checkout, given as arguments for Python or as a complete command."""
+    """Run a program in the checkout.
+
+    It is given as arguments for Python or as a complete command.
+    """
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
@@ -70,7 +73,10 @@ class CommandLine:
         return json.loads(self.printed(*words))
 
     def refused(self, *words: object, code: int | None = None) -> str:
-        """Run a command that must fail with ``code`` (None: 1 or 2), and return its error line."""
+        """Run a command that must fail, and return its error line.
+
+        The exit code must be ``code``, or 1 or 2 if ``code`` is None.
+        """
         code_, out, err = self(*words)
         assert code_ in ({1, 2} if code is None else {code}), err
         assert (out, err.count("\n"), err[:11]) == ("", 1, "bubbleviz: ")

@@ -33,5 +33,5 @@ def build_library() -> Library:
 
 
 def read_texts(rows: NamedRows) -> list[str | None]:
-    """Return the text of each row, or None for NULL."""
+    """Return the text in each row, or None for NULL."""
     return [None if number < 0 else rows[2][number] for number in rows[1].tolist()]

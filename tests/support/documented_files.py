@@ -1,4 +1,4 @@
-"""Writes small versions of all files that the commands in the README and the guides read."""
+"""Writes small versions of all files read by the commands in the README and the guides."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _write_xla(folder: Path) -> None:
 
 
 def write_documented_jax_files(folder: Path) -> None:
-    """Write an export of a JAX run and its costs, with the names used in the PGLE guide."""
+    """Write an export of a JAX run, and its costs, under the names used in the PGLE guide."""
     run = Run()
     for _ in range(4):
         with run.module():

@@ -1,4 +1,4 @@
-"""Builds reports from a few operations, and extracts the texts of pictures."""
+"""Builds reports from a few operations, and extracts texts from pictures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Op:
-    """One operation of a test. ``busy`` defaults to its span, and None means no device time."""
+    """One operation in a test.
+
+    ``busy`` defaults to the operation's span. None means that there is no device time.
+    """
 
     rank: int
     phase: Phase
@@ -114,7 +117,7 @@ def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
 
 
 def transpose(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Return the columns of ``rows`` as lists; ``columns`` is the number of columns."""
+    """Return the columns of ``rows`` as lists. ``columns`` is the number of columns."""
     return [[row[n] for row in rows] for n in range(columns)]
 
 
@@ -126,7 +129,7 @@ def make_report(
     unattributed: Sequence[tuple[int, int, int]] = (),
     limitations: tuple[Limitation, ...] = (),
 ) -> Report:
-    """Return a report with these operations and their schedule ratios."""
+    """Return a report that contains these operations and their ``schedule`` ratios."""
     count = max((op.rank for op in ops), default=-1) + 1
     operations, busy = make_operations(ops)
     if ranks is None:
@@ -196,7 +199,7 @@ def make_rank(
 
 
 def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
-    """Return the rank results of an iteration; all ranks must have windows for the same ratios."""
+    """Return an iteration's rank results. All ranks must have windows for the same ratios."""
     rank = np.array([value.rank for value in values], np.int64)
 
     def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
@@ -355,7 +358,7 @@ HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f
 
 
 def rename_all(report: Report, text: str) -> Report:
-    """Return a copy of a report in which ``text`` replaces every text from the input."""
+    """Return a copy of a report in which every text from the input is replaced with ``text``."""
     return replace(
         report,
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),
@@ -374,7 +377,7 @@ def rename_all(report: Report, text: str) -> Report:
 def make_pipelines(
     pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
 ) -> tuple[list[Op], tuple[Rank, ...]]:
-    """Return ideal 1F1B pipelines and their ranks; slow pipelines take 1.5 times as long."""
+    """Return ideal 1F1B pipelines and their ranks. Slow pipelines take 1.5 times as long."""
     ops: list[Op] = []
     for pipeline in range(pipelines):
         times = 1.5 if pipeline in slow else 1.0

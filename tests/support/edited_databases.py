@@ -12,7 +12,7 @@ def edit_database(path: Path, *statements: str, source: Path | None = None) -> P
     if source is not None:
         path.write_bytes(source.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        # Views may outlive their tables, as they do in files that other tools have edited.
+        # Views may outlive their tables, as in files that other tools have edited.
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute("PRAGMA synchronous = OFF")
         for statement in statements:

@@ -1,7 +1,8 @@
-"""Windows, time accounts and ratios, computed by slow but exact code.
+"""Windows, time accounts and ratios, computed with slow but exact code.
 
-Planted truths and the reference implementation use this code. Every function implements one rule,
-and its docstring states that rule. ``bubbleviz guide ratios`` explains the same rules to users.
+The reference implementation and the expected results of synthetic runs use this code. Every
+function implements one rule, and its docstring states that rule. ``bubbleviz guide ratios``
+explains the same rules to users.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WINDOWS = ("schedule", "stage", "step", "period")
 
 
 class Ran(Protocol):
-    """An operation of one rank. ``span`` is None if the operation has no GPU work."""
+    """An operation on one rank. ``span`` is None if the operation has no GPU work."""
 
     @property
     def rank(self) -> Any:
@@ -78,11 +79,11 @@ def find_extent(spans: Iterable[Span]) -> Span | None:
 
 
 class Account(NamedTuple):
-    """How a rank spent its window, as durations of disjoint parts in ns.
+    """How a rank spent its window, as the durations of disjoint parts in ns.
 
     The parts, in order of priority, are compute, the iteration's Optimizer, work of other
     iterations (``overlap``), and unattributed kernels. Time that belongs to several parts is
-    assigned to the part with the highest priority. The remaining time is bubble.
+    assigned to the one with the highest priority. The remaining time is bubble.
     """
 
     window: Span
@@ -98,7 +99,7 @@ class Account(NamedTuple):
         return self.window[1] - self.window[0]
 
     def work(self, ratio: str) -> int:
-        """Return the work time of a rank for the given ratio, in ns.
+        """Return how long a rank worked according to the given ratio, in ns.
 
         Every ratio includes compute. ``step`` and ``period`` also include Optimizers, and
         ``period`` also includes the work of other iterations.
@@ -124,7 +125,7 @@ def compute_idle_share(work: int, window: int) -> float | None:
 
 
 def make_account(window: Span, *sets: Iterable[Span]) -> Account:
-    """Assign every instant of the window to the first set that contains it. The rest is bubble."""
+    """Assign every instant in the window to the first set that contains it. The rest is bubble."""
     counted_ns: list[Span] = []
     lengths = [0]
     for spans in sets:
@@ -156,7 +157,7 @@ def select_spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
 
 
 def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
-    """Return the ranks that have no work in this iteration although the profiler was recording.
+    """Return the ranks without work in this iteration, although the profiler was recording.
 
     Such a rank works before and after the iteration, or runs its Optimizer.
     """
@@ -173,10 +174,10 @@ def find_windows(
 ) -> dict[str, dict[Any, Span]]:
     """Return the time window of each rank, keyed by ratio.
 
-    The schedule window lasts from the first start to the last end over all ranks; the step window
-    also includes the Optimizers. The stage window starts when the rank starts and is as long as the
-    longest rank's work. The period window lasts from a rank's start to its next start; it is
-    omitted unless all ranks have a next start.
+    The schedule window lasts from the first start to the last end over all ranks. The step window
+    also includes the Optimizers. The stage window starts when the rank starts, and is as long as
+    the longest work time of any rank. The period window lasts from a rank's start to its next
+    start. It is omitted unless all ranks have a next start.
     """
     extent_of_rank = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin_ns = min(times[0] for times in extent_of_rank.values() if times)
@@ -199,7 +200,7 @@ def find_windows(
 
 
 def _select_parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
-    """Return the operations of all ranks that work or idle in an iteration, keyed by rank."""
+    """Return the operations of all ranks that are active or idle in an iteration, keyed by rank."""
     parts = select_parts(operations, number)
     if not parts:
         return {}

@@ -1,8 +1,8 @@
-"""Exact solutions of small ordering problems by CP-SAT, to check the heuristic search.
+"""Solves small ordering problems exactly with CP-SAT, to check the heuristic search.
 
 Every operation is an interval, and the intervals of a device do not overlap. Activation memory is a
-cumulative resource: an F allocates it, and the end of its B or W frees it. One worker, a fixed seed
-and a limit on deterministic time make results reproducible.
+cumulative resource: an F allocates it, and the end of its B or W frees it. Results are reproducible
+because there is one worker, a fixed seed, and a limit on deterministic time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class ExactSolution(NamedTuple):
     """Result of the solver within its time limit.
 
     Attributes:
-        lower_bound: Proven lower bound of the makespan of any order, in ticks.
-        makespan: The makespan of ``codes``, in ticks; it equals ``lower_bound`` if it is optimal.
+        lower_bound: Proven lower bound on the makespan of any order, in ticks.
+        makespan: The makespan of ``codes``, in ticks. It equals ``lower_bound`` if it is optimal.
         codes: Operation codes of each device in execution order, or empty if no solution was found.
     """
 
@@ -84,7 +84,7 @@ class _Model:
             stage, phase = divmod(code, 3)
             self.model.add(makespan >= self._end(code, microbatch))
             if microbatch:
-                # Microbatches are equally long, so running them in order is never worse.
+                # All microbatches take the same time, so running them in order is never worse.
                 self.model.add(start >= self._end(code, microbatch - 1))
             if phase:
                 self.model.add(start >= self._end(code - 1, microbatch))
@@ -137,8 +137,8 @@ class _Model:
         """
 
         def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
-            # If two operations start together, one of them takes no time and frees a resource.
-            # The other one needs that resource, so the operation of zero length comes first.
+            # If two operations start together, one of them takes no time and frees a resource that
+            # the other one needs. Therefore, the operation of zero length comes first.
             return solver.value(self.starts[key]), -(key[0] % 3), key
 
         rows: Codes = []

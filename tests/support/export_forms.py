@@ -1,4 +1,4 @@
-"""Rewrites an nsys export in every other format that has kernels and launching calls."""
+"""Rewrites an nsys export in every other format that contains kernels and launching calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A fake GPU with streams and timing events; an event completes when the clock reaches its time.
+"""A fake GPU with streams and timing events. An event completes when the clock reaches its time.
 
-It replaces ``torch.cuda`` for recorders. Operations that recorders must not use fail: no call may
-block, and reading an incomplete event raises an error.
+It replaces ``torch.cuda`` for recorders. Operations that recorders must not use fail. Calls must
+not block, and reading an incomplete event raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATENCY_NS = 2_000
 
 
 class Stream:
-    """A CUDA stream. ``free_ns`` is the true time at which all of its work is done."""
+    """A CUDA stream. ``free_ns`` is the true time at which all of the stream's work is done."""
 
     def __init__(self) -> None:
         self.free_ns = 0
@@ -50,7 +50,7 @@ class Event:
         return self.at_ns <= self._gpu.clock.now_ns
 
     def elapsed_time(self, other: Event) -> float:
-        """Return the time to another event in ms on the device's clock, in single precision.
+        """Return the time until another event, in ms on the device's clock, in single precision.
 
         Both events must be complete.
         """

@@ -1,4 +1,4 @@
-"""Writes the flight recorder dumps of PyTorch (pickle or JSON), one per rank."""
+"""Writes PyTorch flight recorder dumps (pickle or JSON), one per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulates inference runs, whose true times are known, and writes them as tables of operations.
+"""Simulates inference runs with known times, and writes them as tables of operations.
 
 A chunk is the unit of work that passes through the pipeline, like a microbatch. Chunks are
 simulated one by one. A stage starts a chunk once it is free and the chunk has arrived. The first
@@ -74,7 +74,7 @@ def simulate_serving(run: Serving) -> list[Chunk]:
 
 
 def write_table(folder: Path, run: Serving, **columns_: Sequence[int]) -> Path:
-    """Write the run as a table of operations, and return the file."""
+    """Write the run as a table of operations, and return the path of the file."""
     chunks = simulate_serving(run)
     columns: dict[str, Sequence[object]] = {
         "rank": [c.stage for c in chunks],

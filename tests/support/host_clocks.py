@@ -1,4 +1,4 @@
-"""Generates jobs on several hosts with wrong clocks, and checks the reports on them.
+"""Generates jobs on several hosts whose clocks are wrong, and checks the reports on the jobs.
 
 ``python -m scripts.score_inference clocks`` plants random jobs and counts their outcomes::
 
@@ -36,7 +36,10 @@ Held = tuple[int, int]
 
 @dataclass(frozen=True)
 class Job:
-    """A planted job. ``held`` is the range of iterations in each host's capture, or () for all."""
+    """A synthetic job.
+
+    ``held`` is the range of iterations in each host's capture, or () for all.
+    """
 
     planting: Planting
     held: tuple[Held, ...] = ()
@@ -94,7 +97,7 @@ def find_outcome(job: Job) -> Outcome:
             report = bubbleviz.analyze(paths, align="causal")
         except BubblevizError as error:
             return Outcome("unknown", f"refused: {error}")
-    # The truth has no ratio for an iteration that a capture cuts off.
+    # The truth has no ratio for an iteration that is cut off by the end of a capture.
     lows, highs = zip(*(job.held or [(-1, job.planting.iterations + 1)]), strict=True)
     return compare_with_truth(report, truth, range(max(lows) + 1, min(highs) - 1))
 
@@ -183,8 +186,8 @@ def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
 def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
     """Return the true iteration of each operation, or -1 for operations other than F, B and W.
 
-    Operations are matched by rank and end time on the file's clock. If no true operation of the
-    rank ends at the same time, the next one to end is used.
+    Operations are matched by rank and end time on the file's clock. If no true operation on the
+    rank ends at exactly this time, the next one to end is used.
     """
     files = [file.path for file in truth.files]
     table = report.operations
@@ -244,7 +247,7 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
 def _find_ratio_problem(
     report: Report, truth: Truth, true_iterations: Sequence[int], complete_iterations: range
 ) -> str:
-    """Describe a ratio whose interval excludes the truth, or that lacks a mark for a clock step.
+    """Describe a ratio whose interval excludes the truth, or that is not marked for a clock step.
 
     The result is "" if there is none.
     """
@@ -280,7 +283,7 @@ BASE = Planting(
 
 
 def generate_jobs(count: int, seed: int) -> Iterator[Job]:
-    """Yield random jobs with all kinds of clock errors and captures."""
+    """Yield random jobs with clock errors and captures of all kinds."""
     draw = random.Random(seed)
     for number in range(count):
         servers = draw.choice((2, 2, 2, 4, 4, 8))
@@ -327,10 +330,10 @@ def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
 def _cut_captures(planting: Planting, draw: random.Random) -> Job:
     """Return a job in which the captures of some hosts begin late or end early by a few iterations.
 
-    Two of five jobs keep complete captures. In the others, the captures of some hosts begin later
-    ("starts", "shifted") or end earlier ("ends"): those of the last host and, with a probability of
-    one half each, of the hosts between the first and the last. In a "shifted" job, the captures of
-    all other hosts end earlier.
+    Two of five jobs keep complete captures. In the other jobs, the captures of some hosts begin
+    later ("starts", "shifted") or end earlier ("ends"). This always affects the last host. Each
+    host between the first and the last is affected with a probability of one half. In a "shifted"
+    job, the captures of all other hosts end earlier.
     """
     n = planting.iterations
     sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))

@@ -1,4 +1,4 @@
-"""Plants a hostile text in one field of a valid input after another, for every input format."""
+"""Writes a hostile text to each field of a valid input in turn, for every input format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bubbleviz.recording_layout import CRC_KEY
 from tests.support.edited_databases import edit_database, read_columns, rebuild_table
 from tests.support.xla_files import build_space_type
 
-#: First word of the line that hostile text would add to an output without escaping.
+#: First word of the line that hostile text would add to an output that does not escape it.
 INJECTED = "INJECTED"
 #: Terminal control characters:
 #: CSI, OSC, C1, text direction, and all kinds of line breaks.
@@ -37,7 +37,7 @@ Variants = Callable[[Path], Iterator[str]]
 
 
 def sqlite_variants(path: Path) -> Iterator[str]:
-    """Append the hostile text to one text column of an SQLite file at a time, in all rows.
+    """Append the hostile text to all rows of each text column in an SQLite file, one at a time.
 
     Yield ``TABLE.COLUMN`` after each change, for columns that contain text. Then add a column with
     a hostile name to one table at a time, together with a table that has a hostile name.
@@ -62,8 +62,8 @@ def sqlite_variants(path: Path) -> Iterator[str]:
 def json_variants(path: Path) -> Iterator[str]:
     """Make all strings of each JSON key hostile, one key at a time, and yield the key.
 
-    Keys are sorted. If the document is an object, finally add a hostile key, and yield ``a key``.
-    The file is compressed if the original file is.
+    Keys are sorted. If the document is an object, a hostile key is added last, and ``a key`` is
+    yielded. The file is compressed if the original file is compressed.
     """
     good = path.read_bytes()
     is_packed = good.startswith(b"\x1f\x8b")

@@ -18,17 +18,17 @@ US = 1000
 
 
 def k(start: int, end: int, correlation: int | None, name: str = "gemm", **rest: Any) -> K:
-    """Return a kernel; times in microseconds."""
+    """Return a kernel. Times are in microseconds."""
     return K(start * US, end * US, correlation, name, **rest)
 
 
 def c(start: int, end: int, correlation: int | None, **rest: Any) -> C:
-    """Return a call; times in microseconds."""
+    """Return a call. Times are in microseconds."""
     return C(start * US, end * US, correlation, **rest)
 
 
 def r(start: int, end: int, name: str, tid: int = 1, **rest: Any) -> R:
-    """Return a range; times in microseconds."""
+    """Return a range. Times are in microseconds."""
     return R(start * US, end * US, name, tid, **rest)
 
 
@@ -44,8 +44,8 @@ def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
 def check_sums(rank: RankIdle) -> None:
     """Check that the times of a rank add up exactly.
 
-    Compute, exposed communication and copies, and idle time fill the span. Activities, steps and
-    gaps each add up to the idle time.
+    Compute, exposed communication and copies, and idle time add up to the span. Activities, steps
+    and gaps each add up to the idle time.
     """
     rank_ = rank
     assert (
@@ -85,8 +85,7 @@ def plant_idle(folder: Path, name: str = "DataLoader") -> Path:
     return write_profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
 
 
-#: Names of activities of every strength.
-#: A name that is not known counts as a separate activity.
+#: Names of activities of every strength. An unknown name counts as a separate activity.
 NAMES = ("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step")
 CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 

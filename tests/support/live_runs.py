@@ -1,4 +1,4 @@
-"""Planted runs that a test records one iteration at a time."""
+"""Synthetic runs that a test records one iteration at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LiveRun:
             clock.now_ns = later_ns
 
     def continue_as(self, truth: Truth) -> None:
-        """Continue with the operations of another run, which has the same number of ranks."""
+        """Continue with the operations of another run that has the same number of ranks."""
         self._truth = truth
 
     def begin_at(self, first: int, later_ns: int) -> None:
@@ -58,7 +58,7 @@ class LiveRun:
         for rank, clock in self.clocks.items():
             if ranks is not None and rank not in ranks:
                 continue
-            # A recorder reads the name of its host when it writes for the first time.
+            # A recorder reads its host's name when it writes for the first time.
             host = f"node{rank}{self._host_ending}"
             self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
             recorder = self._get_recorder(rank)
@@ -72,7 +72,7 @@ class LiveRun:
             recorder.stop()
 
     def _get_recorder(self, rank: int) -> Recorder:
-        """Return the recorder of a rank; it is created on first use."""
+        """Return a rank's recorder, which is created on first use."""
         if rank not in self._recorders:
             clock = self.clocks[rank]
             self._recorders[rank] = Recorder(

@@ -1,4 +1,4 @@
-"""Plants memory events with known allocations in PyTorch traces."""
+"""Adds memory events with known allocations to PyTorch traces."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Writer:
             self._changes.append((time, address, -self._sizes[address]))
 
     def events(self, total: int) -> list[dict[str, Any]]:
-        """Return the events; ``total`` is the number of bytes allocated before the first one."""
+        """Return the events. ``total`` is the number of bytes allocated before the first event."""
         events = []
         for time, address, change in sorted(self._changes):
             total += change

@@ -61,7 +61,7 @@ class Plugin:
     Attributes:
         begin: Start of the profiler on the true clock.
         gpu: Offset of the GPU's clock from the true clock.
-        lag: For each channel, the delay in ns after which the host sees that a kernel began.
+        lag: For each channel, the delay in ns until the host sees that a kernel has begun.
         valid: Whether pointers and data types are quoted, as in NCCL 2.28 and later.
         gpu_clock: Whether kernel events contain GPU clock times (since version 4 of the interface).
     """
@@ -77,7 +77,7 @@ class Plugin:
     step: int = 0
 
     def add(self, op: Op) -> None:
-        """Write one operation in a separate group."""
+        """Write one operation in a group of its own."""
         pid, number = self.pid, self.number
         self.number += 1
         enqueued_ns = op.start - self.begin - 5_000
@@ -149,7 +149,7 @@ class Plugin:
 
 
 def make_proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> str:
-    """Return a file of the old proxy profiler.
+    """Return a file in the format of the old proxy profiler.
 
     Args:
         transfers: (direction, peer, number of operations, bounds of the states in ns) of each

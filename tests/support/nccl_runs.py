@@ -1,4 +1,4 @@
-"""Small runs with NCCL: event files and profiles of rings, steps and payloads."""
+"""Small runs with NCCL: event files, and profiles of rings, steps and payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of some tests beyond the test environment, such as real files, browsers or valgrind.
+"""Requirements that some tests have beyond the test environment, such as files or browsers.
 
 A test declares its requirement with a marker such as ``@pytest.mark.real_files``. If the
 requirement is not met, the test is skipped with :attr:`Need.sentence`, or fails under
@@ -22,7 +22,7 @@ class Need:
     """A program or folder that is not available on every machine.
 
     Attributes:
-        sentence: Skip message that names the requirement and says how to meet it.
+        sentence: Skip message that names the requirement and says how it can be met.
         is_met: Whether this machine meets the requirement.
     """
 

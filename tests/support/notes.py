@@ -1,4 +1,4 @@
-"""Reads the limitations and restrictions of a report for tests."""
+"""Reads a report's limitations and restrictions for tests."""
 
 from __future__ import annotations
 

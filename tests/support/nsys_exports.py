@@ -28,8 +28,8 @@ _EVENT_TYPES = {
     75: "NvtxDomainCreate",
 }
 
-#: Columns of each table, which are integers unless marked as text.
-#: An exclamation mark means NOT NULL.
+#: Columns of each table. They are integers unless marked as text. An exclamation mark means NOT
+#: NULL.
 _ACTIVITY = "start! end! deviceId! contextId! streamId! correlationId globalPid"
 _TABLES = {
     "StringIds": "id! value:TEXT!",
@@ -52,7 +52,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class K:
-    """A kernel; a ``correlation`` of None is written as NULL."""
+    """A kernel. A ``correlation`` of None is written as NULL."""
 
     start: int
     end: int
@@ -66,7 +66,7 @@ class K:
 
 @dataclass(frozen=True)
 class C:
-    """A CUDA API call; a ``correlation`` of None is written as NULL."""
+    """A CUDA API call. A ``correlation`` of None is written as NULL."""
 
     start: int
     end: int
@@ -150,7 +150,7 @@ def write_profile(
     without: tuple[str, ...] = (),
     name: str = "profile.sqlite",
 ) -> Path:
-    """Write a profile that contains the given rows in the given order, and return its path.
+    """Write a profile that contains the rows in the given order, and return its path.
 
     Args:
         folder: Directory of the profile.
@@ -223,7 +223,7 @@ class ExportRows:
     """Rows of an export, added launch by launch.
 
     Attributes:
-        pid: Process id for the next rows; its thread has the same id.
+        pid: Process id for the next rows. The process's thread has the same id.
     """
 
     pid: int = 1
@@ -237,11 +237,11 @@ class ExportRows:
         """Add a kernel, and the call that launches it.
 
         Args:
-            called: Start of the call.
+            called: Start of the launching call.
             start: Start of the kernel.
             end: End of the kernel.
             name: Name of the kernel.
-            took: Duration of the call.
+            took: Duration of the launching call.
             fields: Additional fields of the kernel.
         """
         number = len(self.calls) + 1

@@ -1,6 +1,6 @@
 """Opens the interactive report in a headless browser for a test.
 
-Playwright is only imported when the first page is opened, so that tests can be collected without
+Playwright is imported only when the first page is opened, so that tests can be collected without
 it.
 """
 
@@ -92,9 +92,9 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens the page of a report.
+    """Return a function that opens a report's page.
 
-    At the end, check for errors and requests.
+    At the end, check that there were no errors or requests.
     """
     pages: list[Opened] = []
 

@@ -1,7 +1,7 @@
 """Simulates jobs with known faults, operation by operation, and writes them as tables.
 
 Only the order of operations comes from bubbleviz. Data arrives a fixed time after its producer has
-ended, even if the consumer is busy. A rank posts a receive as soon as it is idle.
+ended, even if its consumer is busy. A rank posts a receive as soon as it is idle.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Job:
         lengths: Standard deviation of the logarithm of microbatch lengths, drawn per iteration.
         iteration: Slowdown factor of each iteration.
         link: Slowdown factor of transfers in both directions between a stage and the next, keyed by
-            (replica, lower stage); replica -1 means every replica.
+            (replica, lower stage). A replica of -1 means every replica.
         link_since: First iteration to which the factors of ``link`` apply.
         late: Launch delay of each rank in an iteration, keyed by rank.
         late_every: Interval of the late launches, in iterations.
         pause: Additional time of each rank's third F, keyed by rank.
         slows: (slowdown factor, first iteration that it applies to) of each rank, keyed by rank.
         host_step: Time that the host of each rank takes to launch an operation, keyed by rank.
-        host_follows: Time that is followed by ``host_step``, if the host takes time: the previous
-            ``launch``, the ``start`` or ``end`` of the previous operation, or the time at which the
-            ``input`` is there and the rank is idle.
-        drift: Relative slowdown of each rank in the last iteration, keyed by rank; it grows
-            linearly.
+        host_follows: Time that is followed by ``host_step``, if the host takes time. This is the
+            previous ``launch``, the ``start`` or ``end`` of the previous operation, or the time at
+            which the ``input`` has arrived and the rank is idle.
+        drift: Relative slowdown of each rank in the last iteration, keyed by rank. The slowdown
+            grows linearly.
         gaps: Time without kernels in each operation, as a fraction of its kernel time, keyed by
             rank.
         between: Additional time between iterations.
@@ -167,8 +167,9 @@ class SimulatedJob:
 def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
     """Simulate a job, iteration by iteration.
 
-    Replicas are independent until they jointly reduce the gradients of each stage; a single replica
-    reduces nothing. The next iteration starts once all ranks have ended their optimizer.
+    Replicas are independent until they jointly reduce the gradients of each stage. A single replica
+    does not reduce anything. The next iteration starts once all ranks have finished their optimizer
+    steps.
     """
     random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
     for iteration in range(job.iterations):
@@ -223,7 +224,7 @@ def _simulate_replica(
         random_of: Random generator for the noise.
 
     Returns:
-        The end of the last operation of each rank, and the rows of each rank.
+        The end of each rank's last operation, and the rows of each rank.
     """
     plan, first = job.plan, replica * job.stages
     is_late = iteration % job.late_every == job.late_every - 1
@@ -294,12 +295,13 @@ def _simulate_replica(
 
 
 def _find_launch(job: Job, rank: int, times_ns: Mapping[str, float], first_ns: float) -> float:
-    """Return when the host of a rank launches an operation.
+    """Return the time at which a rank's host launches an operation.
 
     Args:
         job: Parameters of the job.
         rank: Rank of the operation.
-        times_ns: Times that the launch may follow. Only ``input`` is known for the first operation.
+        times_ns: Times that the launch may follow. For the first operation, only ``input`` is
+            known.
         first_ns: Time of the rank's first launch in the iteration.
     """
     if rank in job.host_step and "launch" in times_ns:

@@ -1,4 +1,4 @@
-"""Paths of the checkout, the example profiles and the files of tests."""
+"""Paths of the checkout, the example profiles and the test files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plants runs whose truth is known, and compares reports with the truth."""
+"""Creates synthetic runs whose true results are known, and compares reports with the truth."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
 
 
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
-    """Return the report's rank index of each true rank."""
+    """Return the index that each true rank has in the report."""
     files = [file.path for file in truth.files]
     numbers = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
     return {r.rank: numbers[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}

@@ -28,10 +28,10 @@ from tests.support.rocm_profiles import write_rocpd
 from tests.support.torch_traces import write_traces
 from tests.support.xla_profiles import make_gpu
 
-#: A token that is part of every private name: hosts, files, folders, threads, source functions.
+#: A token that is part of every private name: hosts, files, folders, threads and source functions.
 TOKEN = "zqprivate"
 HOST = f"{TOKEN}-host.example"
-#: A name that outputs keep: only private names inside range and kernel names are replaced.
+#: A name that outputs keep, because only private names inside range and kernel names are replaced.
 PUBLIC = "yxpublic"
 _FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
 
@@ -70,7 +70,7 @@ def write_kineto_trace(folder: Path) -> Path:
 
 
 def write_kineto_trace_without_host(folder: Path) -> Path:
-    """Write the same trace without a host name, so that readers use the file name instead."""
+    """Write the same trace without a host name, so that readers fall back to the file name."""
     trace = write_kineto_trace(folder)
     text = gzip.decompress(trace.read_bytes()).decode()
     # Nothing in this file shows that a part of the kernel's name is a host name.
@@ -173,7 +173,7 @@ def has_token(content: bytes, token: str) -> bool:
 
 
 def _unpack(content: bytes) -> Iterator[bytes]:
-    """Yield the content of a file and of everything packed in it, detected by magic bytes."""
+    """Yield the content of a file and of everything packed in it, as detected by magic bytes."""
     yield content
     if content.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(content)) as archive:

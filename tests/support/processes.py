@@ -1,4 +1,4 @@
-"""Reads the processes of an nsys export, to rewrite the run in other formats."""
+"""Reads the processes in an nsys export, so that the run can be rewritten in other formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Process:
 
 
 def read_processes(export: Path, *, hip: bool = True) -> list[Process]:
-    """Return the processes of an export, by default with HIP's calls and times of their node.
+    """Return the processes in an export, by default with HIP's calls and their node's times.
 
     With HIP's calls, each correlation id occurs once.
     """

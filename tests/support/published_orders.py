@@ -1,4 +1,4 @@
-"""Orders and costs published by papers and authors, read from reference files."""
+"""Orders and costs that were published by papers and authors, read from reference files."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ from tests.support.places import CHECKOUT
 
 
 def get_python_with_torch() -> str:
-    """Return a Python that has the newest Megatron-Core and its PyTorch, installed on first use.
+    """Return a Python with the newest Megatron-Core and its PyTorch.
+
+    They are installed on first use.
 
     Raises:
         NotInstalledError: pip cannot install the environment.
@@ -19,7 +21,7 @@ def get_python_with_torch() -> str:
 
 
 def run_python(*arguments: str | Path) -> str:
-    """Run the Python that has PyTorch in the checkout. It must succeed; return its output."""
+    """Run the Python that has PyTorch in the checkout, and return its output. It must succeed."""
     done = subprocess.run(
         [get_python_with_torch(), *map(str, arguments)],
         capture_output=True,

@@ -18,7 +18,7 @@ UTC_NS, UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 
 
 class Clock:
-    """Clocks of a host that a test sets.
+    """Clocks of a host, which are set by a test.
 
     Args:
         error_ns: Error of the host's UTC clock, in ns.
@@ -78,7 +78,7 @@ def record_rank(
     operations: Sequence[TrueOperation],
     number_of: Callable[[int], int | None] = lambda iteration: iteration,
 ) -> None:
-    """Record the operations of one rank iteration by iteration, and stop the recorder.
+    """Record a rank's operations iteration by iteration, and stop the recorder.
 
     ``number_of`` returns the number of an iteration, or None if no range names it.
     """

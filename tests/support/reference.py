@@ -1,8 +1,8 @@
-"""A second implementation of the analysis: slow, simple, and independent of the package.
+"""A second implementation of the analysis that is slow, simple, and independent of the package.
 
 Every function implements one rule, and its docstring states that rule. The guides ``ratios``,
 ``attribution`` and ``limits`` explain the same rules to users. Rows are Python objects. Time is cut
-at every boundary, and each piece is examined separately. Tests compare the package's results with
+at every boundary, and each piece is examined on its own. Tests compare the package's results with
 the results of this implementation.
 """
 
@@ -42,7 +42,7 @@ BACKWARD = ("B", "BW", "W", "R")
 
 
 class Work(NamedTuple):
-    """A kernel, or a copy or fill if ``kernel`` is False."""
+    """A kernel. If ``kernel`` is False, a copy or fill."""
 
     kernel: bool
     start: int
@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A row of the runtime table."""
+    """A row in the runtime table."""
 
     row: int
     start: int
@@ -146,8 +146,9 @@ def read(path: Path) -> Capture:
 def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
     """Return the ranks whose process ids appear to be damaged.
 
-    A rank is returned if its process makes no calls although others do, and if it has at most one
-    percent of the work or a single piece of work. If this applies to all ranks, none is returned.
+    A rank is returned if both conditions hold: its process makes no calls although others do, and
+    it has at most one percent of the work or a single piece of work. If this applies to all ranks,
+    none are returned.
     """
     counts = Counter(one.rank for one in work)
     calling = {call.thread[0] for call in calls}
@@ -272,8 +273,8 @@ def innermost(candidates: Iterable[Range]) -> Range | None:
 def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread) -> bool:
     """Return whether calls of a thread may belong to backward ranges of other threads.
 
-    Threads that open F or Optimizer ranges may not, nor may threads whose name is excluded. A name
-    that equals the name of the main thread is inherited and is ignored.
+    This is not allowed for threads that open F or Optimizer ranges, or for threads whose name is
+    excluded. A name that equals the name of the main thread is inherited, so it is ignored.
     """
     if any(r.thread == thread and n.phase in ("F", "Optimizer") for r, n in meaning_of.items()):
         return False
@@ -363,11 +364,11 @@ class Entry:
 def ranks_of_ranges(
     capture: Capture, meaning_of: dict[Range, Meaning], attributions: Sequence[Attribution]
 ) -> dict[Range, set[Rank]]:
-    """Return the ranks on which the work of each range ran.
+    """Return the ranks on which each range's work ran.
 
     A range without GPU work belongs to the only device of its process, otherwise to the only device
     that ran work of its thread's ranges, otherwise to no rank. If the range has kernels, a copy on
-    a device without any of them creates no operation there.
+    a device without any of these kernels does not create an operation there.
     """
     result = {}
     for range_ in meaning_of:
@@ -401,7 +402,7 @@ def relabel(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
-    """Return whether no other F, B, W or BW is between two entries."""
+    """Return whether there is no other F, B, W or BW between two entries."""
     return not any(
         e.meaning.phase in COUNTED and e.key != entries[first].key
         for e in entries[first + 1 : second]
@@ -412,7 +413,7 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, i
     """Return the iteration number of each entry from explicit marks, or -1 outside all marks.
 
     An iteration lasts from its mark to the next one, or to the first forward after the end of its
-    mark. A mark that contains no forward has no end.
+    mark. A mark that does not contain a forward has no end.
     """
     mark_of = [
         max((place for place, (r, _) in enumerate(marks) if r.start <= e.range.start), default=-1)
@@ -439,7 +440,7 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, i
 def iterations_between_marks(
     entries: Sequence[Entry], marked: Sequence[int], *, constant: bool
 ) -> list[int]:
-    """Divide the entries outside marks as if there were no marks.
+    """Divide the entries outside all marks as if there were no marks.
 
     Their iteration numbers are negative.
     """
@@ -456,19 +457,19 @@ def iterations_between_marks(
 
 
 def order_of(number: int) -> tuple[int, int]:
-    """Return the sort key of an iteration, a pair.
+    """Return an iteration's sort key, which is a pair.
 
-    The pair contains the marked iteration that it is or follows, and its index after that
-    iteration.
+    The pair contains the marked iteration that the iteration is or follows, and its index after the
+    marked one.
     """
     return (number, 0) if number >= 0 else (-(number + 1) // 1000 - 1, -(number + 1) % 1000 + 1)
 
 
 def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -> bool:
-    """Return whether names give every microbatch the same number.
+    """Return whether the names give all microbatches the same number.
 
-    Then all forwards name the same microbatch, and a forward is repeated within an iteration. Only
-    marks or Optimizers can show the repetition.
+    In that case, all forwards name the same microbatch, and a forward is repeated within an
+    iteration. Only marks or Optimizers can show the repetition.
     """
     if len({e.meaning.microbatches for e in entries if e.is_forward}) != 1:
         return False
@@ -498,9 +499,8 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
     """Return iterations that end before a repeated forward, or begin at the first microbatch.
 
-    The division that misplaces fewer entries wins, and on a tie the one with more complete
-    iterations. If a rank begins with the only F of the first microbatch, the division by repetition
-    wins.
+    The division that misplaces fewer entries wins. On a tie, the one with more complete iterations
+    wins. If a rank begins with the only F of the first microbatch, the division by repetition wins.
     """
 
     def identity(place: int) -> tuple[tuple[int, ...], ...]:
@@ -508,10 +508,11 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
         return n.chunks or (-1,), n.sequences or (-1,), n.microbatches or (-1,)
 
     def flaws(numbers: Sequence[int]) -> tuple[int, int]:
-        """Return the number of misplaced entries, and minus the number of complete iterations.
+        """Return the number of misplaced entries, and the negated number of complete iterations.
 
-        A forward is misplaced if its iteration already contains the same forward, and a backward if
-        it is not in the iteration of the last forward of its microbatch and chunk.
+        A forward is misplaced if its iteration already contains the same forward. A backward is
+        misplaced if it is not in the iteration that contains the last forward of its microbatch and
+        chunk.
         """
         wrong = sum(
             any(numbers[j] == numbers[i] and identity(j) == identity(i) for j in forwards[:n])
@@ -562,7 +563,7 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
-    """Return iterations, each of which ends before a forward whose key it already contains.
+    """Return iterations that end before a forward whose key they already contain.
 
     An iteration ends after the last Optimizer before that forward, or directly before the forward
     if it contains no Optimizer. The new iteration must not contain the key either. Another part of
@@ -630,7 +631,7 @@ def place_in_iterations(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of one rank. ``span`` is None if the operation has no GPU work."""
+    """One operation on one rank. ``span`` is None if the operation has no GPU work."""
 
     rank: Rank
     iteration: int
@@ -655,8 +656,8 @@ class Operation:
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
     """Group entries into operations, and return the parts and occurrence number of each operation.
 
-    Entries with equal keys are parts of one operation if no other F, B, W or BW is between them.
-    Otherwise the later one is another occurrence.
+    Entries with equal keys are parts of one operation if there is no other F, B, W or BW between
+    them. Otherwise, the later entry is another occurrence.
     """
     result: list[tuple[int, list[Entry]]] = []
     latest: dict[tuple[object, ...], tuple[int, int, list[Entry]]] = {}
@@ -672,10 +673,10 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
 
 
 def is_receive(attribution: Attribution, meaning_of: dict[Range, Meaning]) -> bool:
-    """Return whether communication work waits for data from its peer.
+    """Return whether communication work waits for data from a peer.
 
-    The name of the communication range around the kernel decides. Without such a range, the name of
-    the kernel decides.
+    This depends on the name of the communication range around the kernel. Without such a range, it
+    depends on the kernel's name.
     """
     holder = meaning_of[attribution.range] if attribution.range is not None else None
     if holder is None or holder.phase in COMPUTE:
@@ -697,9 +698,9 @@ def operation_of(
     copies and fills. A communication operation has the span of its communication kernels, if any.
 
     An operation is busy during its span, except while a receive launched inside it runs on this
-    rank and none of the operation's kernels run. A receive is launched inside an operation if one
-    of the operation's ranges contains the call, at any depth, or if rule 3 assigned the call to the
-    operation.
+    rank and none of the operation's kernels run. A receive is launched inside an operation in two
+    cases: one of the operation's ranges contains the call, at any depth, or rule 3 assigned the
+    call to the operation.
     """
     ranges = tuple(e.range for e in parts)
     own_work = [a.work for a in attributions if a.range in ranges and a.work.rank[1] == rank[1]]
@@ -741,11 +742,11 @@ class Analysis(NamedTuple):
 
 
 def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int] | None:
-    """Return the iterations of all ranks, or None if they cannot be paired.
+    """Return all ranks' iterations, or None if they cannot be paired.
 
     Only ranks that have an F, B or W are considered. Iterations with equal marks are paired.
-    Without marks, iterations are paired by order if all ranks have the same number of iterations,
-    with the same microbatches.
+    Without marks, iterations are paired by order, provided that all ranks have the same number of
+    iterations with the same microbatches.
     """
     taking_part = [r for r in entries if any(e.meaning.phase in COUNTED for e in entries[r])]
     if not taking_part or len({marked[r] for r in taking_part}) > 1:
@@ -766,7 +767,7 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
 def analyze(path: Path) -> Analysis:
     """Analyze one profile, which contains one host.
 
-    Iterations are None if the iterations of the ranks cannot be paired.
+    The result's iterations are None if the iterations of the ranks cannot be paired.
     """
     capture = read(path)
     in_order = sorted(capture.ranges, key=lambda r: (r.start, r.row))

@@ -1,4 +1,4 @@
-"""Formats reports as text, for tests that search the text."""
+"""Formats reports as text for tests that search it."""
 
 from __future__ import annotations
 

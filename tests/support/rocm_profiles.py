@@ -15,15 +15,14 @@ from tests.support.processes import Process
 _FOLDER = Path(__file__).parent
 _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
-#: Secret text for columns whose content no output may show.
+#: Secret text for columns whose content must not appear in any output.
 SECRET = "hunter2-AWS-TOKEN"
 #: (category of ranges, function of nested ranges, function of other ranges) by ROCm release.
 MARKERS = {
     "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
     "6.4": ("MARKER_CORE_API", "roctxRangePushA", "roctxRangeStartA"),
 }
-#: Number of CPU agents per node.
-#: They are numbered before the GPUs.
+#: Number of CPU agents per node. Their numbers precede those of the GPUs.
 _CPUS = 2
 
 
@@ -66,7 +65,7 @@ def write_rocpd(
         processes: Processes in the file.
         release: Release of ROCm, a key of ``MARKERS``.
         link: Column of the events table that links a call with its work.
-        suffixed: Whether table names end in the GUID of the process; otherwise, only rows contain
+        suffixed: Whether table names end with the GUID of the process. If not, only rows contain
             it.
         machine: Id of the machine, or "" to derive it from the host name.
     """

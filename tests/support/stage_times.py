@@ -18,8 +18,8 @@ def make_durations(
 
     Args:
         forward_ns: T_F, either one number or one number per virtual stage.
-        backward_ns: T_B, the time of the backward pass for the input only.
-        weight_ns: T_W, the time of the backward pass for the weights.
+        backward_ns: T_B, the time of a backward pass that computes only the input gradient.
+        weight_ns: T_W, the time of a backward pass that computes the weight gradients.
         optimizer_ns: Time of the optimizer on every device.
     """
 

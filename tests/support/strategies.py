@@ -27,8 +27,7 @@ COMMUNICATION_KERNELS = (
     "void deep_ep::internode::dispatch()",
     "nvshmem_barrier",
 )
-#: Names of threads.
-#: Only launches of the first one may belong to ranges of other threads.
+#: Names of threads. Only launches on the first thread may belong to ranges of other threads.
 THREAD_NAMES = ("pt_autograd_0", "python", "pt_data_worker", "pt_nccl_watchdg", "profiler")
 
 
@@ -94,7 +93,7 @@ def marks() -> st.SearchStrategy[str]:
 
 @st.composite
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
-    """Draw rows in the most arbitrary order that an export can contain.
+    """Draw rows in the most arbitrary order that can occur in an export.
 
     Half of the calls start at an edge of a range. A kernel may have no call, or share its call with
     other kernels.

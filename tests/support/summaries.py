@@ -52,7 +52,7 @@ def make_saved_run(
         ratios: Statistics of each ratio and its window, keyed by the name of the ratio.
         headline: Name of the primary ratio.
         version: Version of bubbleviz.
-        ranks: Number of ranks; the last one is rank 13 on host node3.
+        ranks: Number of ranks. The last one is rank 13 on host node3.
         microbatches: Number of microbatches of the run's only iteration.
         schedule: Name of the schedule, or None if it is unknown.
         intervals: (lower, upper) bounds of each ratio due to clock uncertainty, keyed by name.
@@ -164,7 +164,7 @@ def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
 
 
 def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
-    """Return the time statistics of a phase whose operations are all equally long."""
+    """Return the time statistics of a phase whose operations all have the same length."""
     values = {
         "phase": phase,
         "median_ns": ns,

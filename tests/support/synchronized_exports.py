@@ -40,7 +40,7 @@ class Rec:
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of a stream or of the host."""
+    """A wait by a stream or by the host."""
 
     start: int
     stream: int = NONE

@@ -1,4 +1,4 @@
-"""Reads traces as a viewer does: event by event, sorted by time."""
+"""Reads traces in the same way as a viewer: event by event, sorted by time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_chrome(text: str) -> Loaded:
         tid: (track, slice_.index(tid)) for (_, track), slice_ in lanes.items() for tid in slice_
     }
     last: dict[int, Slice] = {}
-    # Events are sorted by time; events with equal times keep the order of the file.
+    # Events are sorted by time. Events with equal times keep their order in the file.
     for event in sorted((e for e in document["traceEvents"] if "ts" in e), key=lambda e: e["ts"]):
         time_ns = convert_to_ns(event["ts"])
         if event["ph"] == "C":

@@ -1,7 +1,7 @@
 """Writes planes to small XLA profiler files, either ``*.xplane.pb`` or trace JSON.
 
-The complete messages are defined here, independently of the reader. Fields that the reader ignores
-are therefore written as well, and tests can read files back without the reader.
+The complete messages are defined here, independently of the reader. Therefore, fields that the
+reader ignores are written as well, and tests can read files back without the reader.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class L:
         name: Name of the line.
         events: Events of the line.
         number: Id of the line, such as a thread id.
-        timestamp: Start of the line in ns; event times are relative to it.
+        timestamp: Start of the line in ns. Event times are relative to it.
     """
 
     name: str
@@ -157,7 +157,7 @@ def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = T
 
 
 def make_trace_json(planes: Sequence[P]) -> bytes:
-    """Return planes as trace events like XLA's converter. All arguments are strings."""
+    """Return planes as trace events, in the style of XLA's converter. All arguments are strings."""
     events: list[object] = []
     for pid, plane in enumerate(planes, 1):
         events.append(_convert_value("process_name", plane.name, {"pid": pid}))

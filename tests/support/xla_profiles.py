@@ -26,7 +26,7 @@ def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
 
 
 def run_gpipe(stage: int, begin_ns: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (name, path, start, end) of each instruction that one stage runs in a step of GPipe.
+    """Yield (name, path, start, end) for each instruction that a stage runs in a step of GPipe.
 
     A stage waits for its input in a collective-permute, which ends when the next operation starts.
     """
@@ -120,7 +120,7 @@ def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 
 
 def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile, or None if it is refused with one sentence that names the file."""
+    """Return a profile, or None if it is rejected with one sentence that names the file."""
     try:
         return read_profile_of(path)
     except errors.BubblevizError as error:

@@ -13,7 +13,7 @@ from tests.support.nsys_exports import C, K, M, R, write_profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-#: All formats in which XLA names the ranges of instructions.
+#: All formats of the names that XLA gives to ranges of instructions.
 FORMS = (
     "Thunk:#hlo_op={}#",
     "TSL:Thunk:#hlo_op={}#",

@@ -18,7 +18,7 @@ from scripts.proving.stages import ROWS, Stage, batch
 
 
 class Training:
-    """One rank of a training with DeepSpeed."""
+    """One rank of a training job with DeepSpeed."""
 
     roots = ("deepspeed.pipe", "deepspeed.runtime.pipe")
 

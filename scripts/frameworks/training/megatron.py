@@ -1,6 +1,6 @@
 """Training with Megatron-Core's schedules on simple models that are not part of Megatron-Core.
 
-Megatron-Core requires GPUs. Everything that it would put on a GPU is put on the CPU instead.
+Megatron-Core requires GPUs. Everything that it would place on a GPU is placed on the CPU instead.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _replace_streams() -> None:
 
 
 def _record_own_ranges() -> None:
-    """Make Megatron-Core open its NVTX ranges; without a GPU, PyTorch's profiler records them."""
+    """Make Megatron-Core open its NVTX ranges as ranges of PyTorch's profiler, without a GPU."""
     opened: list[Any] = []
 
     def push(name: str) -> None:
@@ -126,7 +126,7 @@ class Training:
         if OWN_RANGES in dict(case.options):
             _record_own_ranges()
         if OVERLAP in dict(case.options):
-            # The configuration asks for experts, which stages here do not have.
+            # The configuration requests experts, but the stages here do not have any.
             setattr(config, OVERLAP, True)
             _replace_streams()
         self.stages = list(make_stages(job, rank).values())

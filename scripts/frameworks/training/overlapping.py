@@ -1,7 +1,7 @@
 """Megatron-Core's overlapped forward and backward (``overlap_moe_expert_parallel_comm``) on CPUs.
 
-The model returns a plan instead of an output, and the plan runs both. GPU streams and events are
-replaced by stubs.
+The model returns a plan instead of an output. The plan runs both the forward and the backward. GPU
+streams and events are replaced by stubs.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from scripts.proving.stages import ROWS, WIDTH, batch, make_stages
 
 
 class Training:
-    """One rank of a training with PyTorch."""
+    """One rank of a training job with PyTorch."""
 
     roots = ("torch.distributed.pipelining", "torch.optim")
 
