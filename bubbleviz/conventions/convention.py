@@ -37,13 +37,13 @@ class Pattern:
         regex: Regex for the bare name, with named groups.
         phase: Phase of all matching names, or None if the regex group ``phase`` captures the phase
             or the names have no phase.
-        phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Any
-            other captured text must be a phase label, such as ``F``.
+        phases: Maps each text captured by the group ``phase`` to a phase, for example ``"fwd"`` to
+            F. Any other captured text must be a phase label, such as ``F``.
         by_order: Whether a matching range that contains both a forward and a backward is an
             iteration. Such iterations are numbered in chronological order.
         post_validation: Whether the range is optimizer work that belongs to the previous iteration.
-        receives: Whether communication with this name waits for a peer's data. If None, the phase
-            decides.
+        receives: Whether communication with this name waits for data from a peer. If None, the
+            phase decides.
         part: Whether a matching range is only one part of an operation, such as one layer of a
             forward. Consecutive ranges of the same phase are joined into one operation.
         stands_in: Whether a matching range counts as an operation only if no other convention names
@@ -115,8 +115,8 @@ class Convention:
     def match_cache(self) -> dict[str, NameMatch | None]:
         """Cache that maps names to their matches, or to None if no pattern matches.
 
-        :mod:`bubbleviz.conventions.range_names` fills the cache. Caching pays off because the
-        profiles of one run share most of their names.
+        :mod:`bubbleviz.conventions.range_names` fills the cache. Caching is worthwhile because the
+        profiles of a run share most of their names.
         """
         return {}
 
@@ -128,7 +128,7 @@ class Convention:
 
     @cached_property
     def iterations(self) -> Convention:
-        """A copy of the convention that keeps only the patterns that read iteration numbers.
+        """A copy of the convention that contains only the patterns that read iteration numbers.
 
         A pattern is kept if all conditions are met:
 
@@ -145,7 +145,7 @@ class Convention:
         return replace(self, patterns=tuple(patterns))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the declared fields only, so that cached properties are not pickled."""
+        """Return only the declared fields, so that cached properties are not pickled."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 

@@ -2,7 +2,8 @@ r"""Reads naming conventions, each of which is defined in a TOML file.
 
 The built-in conventions are in ``frameworks/``. To support another framework, add a file there.
 Tests check the examples and counter-examples of each file against all other files. A user's file is
-rejected if its patterns miss any of its examples or match any of its counter-examples.
+rejected if its patterns fail to match any of its examples, or if they match any of its
+counter-examples.
 
 .. code-block:: toml
 
@@ -26,8 +27,8 @@ backward is an iteration. Iterations found this way are numbered in chronologica
 thread.
 
 - ``post_validation = true``: The range is optimizer work that belongs to the previous iteration.
-- ``receives = false`` (or ``true``): Says whether a communication range waits for a peer's data. By
-  default, the phase of the range decides.
+- ``receives = false`` (or ``true``): States whether a communication range waits for data from a
+  peer. By default, the phase of the range decides.
 - ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
   phase are joined into one operation.
 - ``stands_in = true``: The range counts as an operation only if no other convention names complete
@@ -82,7 +83,7 @@ def built_in() -> Mapping[str, Convention]:
     """Return the built-in conventions, keyed by name and sorted by name.
 
     Raises:
-        UsageError: A built-in file is invalid, which means that this package has a bug.
+        UsageError: A built-in file is invalid, which is a bug in this package.
     """
     conventions = [
         parse_convention(entry.read_text(encoding="utf-8"), entry.name, is_trusted=True)

@@ -22,7 +22,7 @@ _ENDS = re.compile(
 )
 #: Matches the source and target memory in a copy name, such as ``(Pinned -> Device)``.
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
-#: Matches one key and its value in the details that XLA profiles give for a copy.
+#: Matches one key and its value in the details that XLA profiles record for a copy.
 _DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
 #: Number of leading characters of a name or a details text that are parsed.
 _MAX_LENGTH = 200

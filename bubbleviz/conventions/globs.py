@@ -19,9 +19,9 @@ from bubbleviz.model.grouping import find_positions
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 #: Matches a closed set or any other single character of a GLOB.
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
-#: Matches a set that has the same meaning in DuckDB's GLOB.
+#: Matches a set that has the same meaning in a DuckDB GLOB.
 _PORTABLE_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
-#: GLOB pieces that only occur if the last set has no closing bracket.
+#: GLOB pieces that occur only if the last set has no closing bracket.
 _UNCLOSED = {"[", "[]", "[^]"}
 _LETTER_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
@@ -33,8 +33,8 @@ _FOLD_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | None]:
     """Build SQL parameters for a query that selects the names matching any of the GLOBs.
 
-    The query tests a cheap GLOB first, and tests a list of GLOBs only for names that match the
-    cheap GLOB.
+    The query first tests a cheap GLOB. It tests a list of GLOBs only for names that match the cheap
+    GLOB.
 
     - ``anchored`` is a JSON list of the GLOBs that start with a letter or a set of letters. Names
       must first match ``first_letters``, a GLOB for any name that starts with one of these letters.
@@ -62,11 +62,11 @@ def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | N
 def _choose_separate_globs(
     floating: Sequence[str],
 ) -> tuple[tuple[str | None, str | None], Sequence[str]]:
-    """Choose two GLOBs to test directly, so that one selective guard can cover the other GLOBs.
+    """Choose two GLOBs to test directly, so that one selective guard can cover the remaining ones.
 
     The pair is chosen so that the literal text shared by all other GLOBs is as long as possible. If
     that text has fewer than two characters for every pair, the two least selective GLOBs are
-    chosen: those whose rarest literal character is most frequent in names.
+    chosen. These are the GLOBs whose rarest literal character is most frequent in names.
 
     Args:
         floating: GLOBs that do not start with a letter or a set of letters.
@@ -207,7 +207,7 @@ class NameShapes:
         folded = (
             "\n".join(names).encode("utf-8", "surrogatepass").translate(_FOLD_DIGITS).split(b"\n")
         )
-        if len(folded) != len(names):  # some name contains a newline, or there are no names
+        if len(folded) != len(names):  # a name contains a newline, or there are no names
             folded = [name.encode("utf-8", "surrogatepass") for name in names]
         shapes = dict.fromkeys(folded)
         self._shapes = [shape.decode("utf-8", "surrogatepass") for shape in shapes]
@@ -265,7 +265,8 @@ class PackedNames:
             packed: The concatenated packed names.
             unpacked_rows: Rows whose names are passed as text, in ascending order.
             unpacked: Names of the rows in ``unpacked_rows``.
-            requested_rows: Rows of this batch whose ids are returned, or -1 for no row.
+            requested_rows: Rows of this batch whose ids are returned. An entry of -1 stands for no
+                row.
 
         Returns:
             One id per requested row, or -1 if the requested row is -1 or has no name.
@@ -287,7 +288,7 @@ class PackedNames:
             texts = (packed[at:to].decode() for at, to in itertools.pairwise(offsets.tolist()))
             is_match[first_id : first_id + n_rows] = match_any_glob(globs, texts)
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        # An id should occur only once. If an id occurs twice, its first name wins.
+        # An id should occur only once. If it occurs twice, the first name is used.
         is_match[unpacked_ids[::-1]] = unpacked_names.match_globs(globs)[::-1]
         return is_match
 
@@ -335,8 +336,8 @@ def convert_to_duckdb(glob: str) -> str | None:
     treatment of non-ASCII characters.
 
     Returns:
-        The DuckDB GLOB, or None if a set in the SQLite GLOB has no closing bracket, because then
-        it matches nothing.
+        The DuckDB GLOB. None if a set in the SQLite GLOB has no closing bracket, because such a
+        GLOB matches nothing.
     """
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
@@ -360,7 +361,7 @@ def _build_regex(glob: str) -> re.Pattern[str]:
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
         return re.compile("(?!)")
-    # fnmatch negates a set with "!", SQLite with "^".
-    # The null character keeps fnmatch from treating a literal "!" in SQLite's set as a negation.
+    # fnmatch negates a set with "!", SQLite with "^". The null character prevents fnmatch from
+    # treating a literal "!" in SQLite's set as a negation.
     sets = (re.sub(r"^\[\^", "[!", piece.replace("[!", "[\0!")) for piece in pieces)
     return re.compile(translate("".join(sets)))

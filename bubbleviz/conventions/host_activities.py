@@ -23,14 +23,14 @@ WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
 #: Prefix of the activity name used for ranges that match no listed activity, as in ``host: NAME``.
 HOST = "host: "
-#: Strengths of activities, in descending order.
-#: ``WHOLE`` covers everything inside it, and ``KNOWN`` has a listed name.
-#: ``NAMED`` is any other range or call, and ``FRAME`` is a Python frame.
+#: Strengths of activities, in descending order. ``WHOLE`` takes precedence over everything inside
+#: it, and ``KNOWN`` has a listed name. ``NAMED`` is any other range or call, and ``FRAME`` is a
+#: Python frame.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
 _DIGITS = re.compile(r"\d+")
-#: Maximum number of characters from a range name that go into an activity name.
+#: Maximum number of characters of a range name that are used in an activity name.
 _MAX_NAME_LENGTH = 60
 
 
@@ -57,7 +57,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class ActivityList:
-    """A list of activities that classifies names. The first matching activity wins.
+    """A list of activities that classifies names. The first activity that matches wins.
 
     Attributes:
         activities: The activities, in matching order.
@@ -85,8 +85,9 @@ class ActivityList:
         """Return the name and strength of the activity that a range belongs to.
 
         The first activity in the list with a matching regex wins. If no activity matches, the
-        activity name is ``host: NAME`` and the strength is ``NAMED``. NAME is the range name with
-        each run of digits replaced by ``#``, cut to 60 characters, or ``(no name)`` if empty.
+        activity name is ``host: NAME`` and the strength is ``NAMED``. NAME is the range name,
+        truncated to 60 characters, with each run of digits replaced with ``#``. If the range name
+        is empty, NAME is ``(no name)``.
         """
         text = bare_name(name)
         if text not in self.cache:

@@ -43,7 +43,7 @@ class Kinds:
         receives: Regexes for communication kernels that wait for data from one peer.
         point_to_point: Regexes for communication kernels that send data from one rank to another.
         collective_kinds: Pairs (NCCL's name of a collective, regex for its kernels).
-        helper_threads: Regexes of threads that never launch backward passes.
+        helper_threads: Regexes for threads that never launch backward passes.
         added_communication: The regexes in ``communication`` that the user added.
     """
 
@@ -94,7 +94,7 @@ def _is_found(regex: re.Pattern[str], text: str) -> bool:
 
 
 def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
-    """Combine regexes into one case-insensitive regex, which never matches if there are none."""
+    """Combine regexes into one case-insensitive regex. If there are none, it never matches."""
     return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 
@@ -127,7 +127,7 @@ def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
 
     The first rule that applies decides:
 
-    - A kernel that matches ``kinds.communication`` is "communication".
+    - A kernel that matches ``kinds.communication`` is in the class "communication".
     - The first class in ``kernel_classes`` (``kinds.toml``) whose regex matches the name without
       arguments. For wrapper kernels, whose arguments name the real function, the complete name is
       matched.
@@ -143,7 +143,7 @@ def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """
     classes = np.full(len(names), "other", object)
     is_classed = np.zeros(len(names), bool)
-    # Names with template arguments are long, so they are only searched if needed.
+    # Names with template arguments are long, so they are searched only if needed.
     for part_of in (_select_deciding_part, str):
         for kernel_class, regex in _load_kinds()["kernel_classes"].items():
             rows = np.flatnonzero(~is_classed)
@@ -228,11 +228,12 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 # Names of collectives and transfers in PyTorch, in ranges, and in NCCL.
 
-#: Matches affixes of PyTorch's names in ProcessGroupNCCL.cpp that only say how a call was made.
+#: Matches affixes of PyTorch's names in ProcessGroupNCCL.cpp that only indicate how a call was
+#: made.
 _CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
 #: Matches a range that PyTorch (``nccl:send 0->1``) or NCCL opens around the launch of an NCCL
-#: operation.
-#: NCCL's ranges are needed only for operations whose kernels are named like sends and receives.
+#: operation. NCCL's ranges are needed only for operations whose kernels have the names of sends and
+#: receives.
 _LAUNCH_RANGE = re.compile(
     r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)"
 )

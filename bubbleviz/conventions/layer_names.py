@@ -72,8 +72,8 @@ def load_layer_tables() -> list[dict[str, Any]]:
     """Return the built-in layer patterns, in matching order.
 
     Each table has a kind, prefilters (SQLite GLOBs), and a case-insensitive regex whose group
-    ``layer`` captures the layer number. The table also has examples that must match, and
-    counter-examples that must not be recognized as this kind of layer.
+    ``layer`` captures the layer number. Each table also has examples that must match. Its
+    counter-examples must not be recognized as this kind of layer.
     """
     tables: list[dict[str, Any]] = toml_files.load(toml_files.read_built_in(_LAYERS))["layer"]
     return tables

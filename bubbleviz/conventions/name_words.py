@@ -1,7 +1,7 @@
 """Drafts naming conventions by interpreting the words and numbers in unrecognized range names.
 
 ``name_words.toml`` lists words for phases (``fwd``, ``wgrad``) and words before numbers (``mb``,
-``chunk``). Names that differ only in their numbers form a *shape*. A draft is a convention file
+``chunk``). All names that differ only in their numbers form a *shape*. A draft is a convention file
 with one pattern for each shape that looks like a forward, a backward, communication or an
 iteration. Names are often ambiguous, so several drafts are generated, most likely first. The caller
 tries the drafts in turn.
@@ -24,7 +24,7 @@ from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, parse_phase_label
 from bubbleviz.model.texts import format_count
 
 _DIGITS = re.compile(r"[0-9]+")
-#: Exclusive upper bound of microbatch numbers. Larger numbers must mean something else.
+#: Exclusive upper bound of microbatch numbers. Larger numbers must have another meaning.
 _MICROBATCH_LIMIT = 10_000
 
 
@@ -68,7 +68,7 @@ def _get_regex(name: str) -> re.Pattern[str]:
 def guess_phase(name: str) -> Phase | None:
     """Return the phase that the words of a range name imply, or None if they imply no phase.
 
-    The first matching regex of the phase table decides. Case is ignored.
+    The first regex in the phase table that matches decides. Case is ignored.
     """
     text = name.lower()
     return next((phase for words, phase in _load_phase_regexes() if words.search(text)), None)
@@ -112,7 +112,7 @@ class NameShape:
 
     @cached_property
     def batch_index(self) -> int | None:
-        """Index of the first number that follows the word "batch", or None if there is none."""
+        """Index of the first number that follows the word "batch", or None if no number does."""
         words = [
             bool(_get_regex("batch").search(self._get_prefix(index)))
             for index in range(len(self.pieces) - 1)
@@ -137,7 +137,7 @@ class NameShape:
         """Infer the regex group of each number, such as "microbatch", or "" if it needs no group.
 
         - The words before a number imply the number's group. If several numbers would get the same
-          group, only the first number gets it.
+          group, only the first one gets the group.
         - If no number is the microbatch, the first number directly after the name of a pass
           (``forward 3``) becomes the microbatch, unless the shape is a part of an operation.
         - All other numbers, such as layer numbers and line numbers, get no group.
@@ -245,7 +245,8 @@ def _build_shape(
     """
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     last = len(pieces) - 2
-    # Both numbers around a decimal point are measurements, and so is a number before a unit.
+    # Both numbers around a decimal point are measurements. So is a number that is followed by a
+    # unit.
     has_unit = [
         _get_regex("unit").match(pieces[index + 1]) is not None
         and (index == last or _get_regex("label").match(pieces[index + 1]) is None)
@@ -340,16 +341,16 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
 
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
-    """Guess the meaning of each shape whose words imply a phase or an iteration.
+    """Guess the meaning of each shape whose words indicate a phase or an iteration.
 
     - A built-in convention that matches a shape determines its phase and groups.
     - If no shape is a forward, shapes without a phase that match the regex ``trainer_forward``
       become forwards.
-    - If the words of any shape imply W, every BW becomes a B, even if a built-in convention reads
-      BW.
+    - If the words of any shape imply W, every BW becomes a B. This also applies if a built-in
+      convention reads BW.
     - Optimizer shapes lose their microbatch number.
-    - A shape without a phase is kept only if it has an iteration number that no built-in convention
-      already reads.
+    - A shape without a phase is kept only if it contains an iteration number that no built-in
+      convention already recognizes.
 
     Args:
         shapes: The shapes, most frequent first.
@@ -371,8 +372,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
         if phase is None:
-            # Every analysis reads iteration numbers with all built-in conventions, so a draft needs
-            # no pattern for their iteration names.
+            # Every analysis reads iteration numbers with all built-in conventions, so drafts need
+            # no patterns for the iteration names of those conventions.
             marks_iterations = "iteration" in groups
             built_in_meaning = parse_range_names(
                 [shape.example] if marks_iterations else [], *built_in().values()
@@ -414,8 +415,8 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
     The variants are, in this order:
 
     1. The inferred meanings. Parts of operations are left out if there are shapes of complete
-       operations. A number after the word "batch" is the microbatch, or the iteration if the name
-       of an optimizer step contains such a number.
+       operations. A number after the word "batch" is the microbatch. If the name of an optimizer
+       step contains such a number, the number is the iteration instead.
     2. Variant 1 with only the groups that all forward and backward shapes share.
     3. Variant 1 in which consecutive numbers are microbatch, chunk and sequence.
     4. Variant 1 in which consecutive numbers are chunk, microbatch and sequence.
@@ -440,9 +441,9 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
         yield [_order_numbers(m, order) for m in outer[:_MAX_SHAPES]]
     yield [_use_chunk_as_microbatch(m) for m in outer[:_MAX_SHAPES]]
     yield _drop_covered_parts(_infer_meanings(shapes, "iteration"))[:_MAX_SHAPES]
-    # If the draft reads no microbatch numbers, an analysis numbers the operations in order.
+    # If a draft reads no microbatch numbers, the analysis numbers the operations in order.
     yield _intersect_groups(outer[:_MAX_SHAPES], excluded="microbatch")
-    # Ranges of one phase may be nested, so keep one shape per phase, preferring shapes that have a
+    # Ranges of one phase may be nested. So keep one shape per phase, preferably one that has a
     # microbatch number.
     by_detail = sorted(outer, key=lambda m: "microbatch" not in m.groups)
     yield _intersect_groups(list({m.phase: m for m in reversed(by_detail)}.values())[::-1])
@@ -464,7 +465,7 @@ def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> l
     Args:
         meanings: One meaning per shape. Shapes that are neither forward nor backward keep all
             groups.
-        excluded: A group to remove from the forward and backward shapes in any case, or "".
+        excluded: A group that is always removed from the forward and backward shapes, or "".
     """
     group_sets = [set(m.groups) for m in meanings if m.is_work]
     shared = set.intersection(*group_sets) - {excluded} if group_sets else set()
@@ -476,8 +477,8 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
     """Return a copy of the meaning in which one chunk number becomes the microbatch number.
 
     The first chunk number that takes more than one value is chosen. The meaning is returned
-    unchanged if it already has a microbatch, if no chunk number varies, or if its ranges are not
-    complete forwards or backwards.
+    unchanged if it already has a microbatch or if no chunk number varies. It is also unchanged if
+    its ranges are not complete forwards or backwards.
     """
     if not meaning.is_work or meaning.part or "microbatch" in meaning.groups:
         return meaning
@@ -494,12 +495,13 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
     """Return a copy of the meaning in which consecutive numbers get the groups in ``order``.
 
     - The affected numbers are the microbatch and the numbers after it that have no group, up to the
-      next number that has one. Numbers of parts, such as layers, are skipped.
-    - Groups in ``order`` that the shape already has are skipped too, except the microbatch.
+      next number that has one. Numbers that count parts, such as layers, are skipped.
+    - Groups listed in ``order`` are also skipped if the shape already contains them, except for the
+      microbatch.
     - If there are more numbers than groups, the remaining numbers get no group.
 
-    The meaning is returned unchanged if fewer than two numbers are affected, if it has no
-    microbatch, or if its ranges are neither forwards nor backwards.
+    The meaning is returned unchanged if fewer than two numbers are affected or if it has no
+    microbatch. It is also unchanged if its ranges are neither forwards nor backwards.
 
     Args:
         meaning: Meaning of one shape.
@@ -524,9 +526,9 @@ def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMea
 
     A transfer shape gets the groups of the first forward or backward shape that has the same text
     after its first piece. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean
-    the same, although no word in the name of the transfer says which number is the chunk.
+    the same, although no word in the transfer's name identifies the chunk number.
 
-    Only transfers and recomputations are changed, and only if they have no group other than the
+    A shape is changed only if it is a transfer or a recomputation and has no group other than the
     microbatch. The copied groups must include the microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
@@ -585,7 +587,7 @@ def _quote_toml(text: str) -> str:
 
 
 def _quote_character(character: str) -> str:
-    """Return a character as written in a basic TOML string, escaped if needed."""
+    """Return a character as it appears in a basic TOML string, escaped if needed."""
     if character in '\\"':
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -62,7 +62,7 @@ class NameMeanings(Table):
     def all_tokens(self) -> Ints:
         """Token count given in each name, or -1 if the name gives no token count.
 
-        For a fused range, the tokens of both microbatches are added up.
+        For a fused range, the token counts of both microbatches are added.
         """
         return np.where(self.tokens >= 0, self.tokens + np.maximum(self.second_tokens, 0), NONE)
 
@@ -95,7 +95,8 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
-    # If only the second operation of a fused range has numbers, store them as the first numbers.
+    # If only the second operation of a fused range has numbers, store them as the numbers of the
+    # first one.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
     flag_columns = {}
@@ -155,7 +156,7 @@ def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
     """Return the names that a convention may match, in the given order.
 
-    No regex is tested, to save time. Names in the cache are selected according to the cached
+    To save time, no regex is tested. Names in the cache are selected according to the cached
     result. All other names are matched against the GLOBs of the convention. If a name matches no
     GLOB, it is added to the cache as unmatched.
     """
@@ -184,7 +185,7 @@ def match_name(text: str, convention: Convention) -> NameMatch | None:
         return convention.match_cache[text]
     bare = bare_name(text, convention.domain)
     if len(bare) > MAX_RANGE_NAME:
-        # No framework writes such long names, and the names may have been truncated.
+        # No framework writes names this long, and they may have been truncated.
         return None
     matches = ((pattern, pattern.compiled.search(bare)) for pattern in convention.patterns)
     for pattern, match in matches:

@@ -26,8 +26,8 @@ class ConventionScore:
     Attributes:
         convention: The convention.
         work: Number of work ranges, which are ranges whose phase is F, B, W, BW or FB.
-        complete: Number of work ranges that are complete operations, that is, whose patterns are
-            neither ``part`` nor ``stands_in``.
+        complete: Number of work ranges that are complete operations. Their patterns are neither
+            ``part`` nor ``stands_in``.
         other: Number of understood ranges that are not work, such as optimizer, communication and
             iteration ranges.
     """
@@ -75,17 +75,17 @@ def score_conventions(
 def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     """Return the built-in conventions that a sample of range names follows, best first.
 
-    The best convention names the most forward and backward ranges. Another convention is added if
-    it names at least a tenth as many forward and backward ranges.
+    The best convention is the one that names the most forward and backward ranges. Another
+    convention is added if it names at least a tenth as many forward and backward ranges.
 
     Suppose one convention names complete operations, such as the forward of a microbatch, and
     another convention names parts of operations, such as single layers. The parts are nested inside
-    the operations, and would take the kernels away from them. The second convention therefore loses
-    its patterns for parts.
+    the operations, so they would take the operations' kernels. The second convention therefore
+    loses its patterns for parts.
 
     Explicit conventions (written for bubbleviz) replace all other conventions if they name enough
-    forward and backward ranges, because the ranges of the framework then repeat the same
-    information. Otherwise, explicit conventions are added at the end.
+    forward and backward ranges. The framework's own ranges then only repeat the same information.
+    Otherwise, explicit conventions are added at the end.
 
     Args:
         counts: Number of ranges per name.
@@ -115,8 +115,8 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
     A convention is selected if it names at least a tenth as many work ranges as the best
     convention. There are two cases:
 
-    - Usually, the best convention is the best one that names complete operations. Conventions that
-      name complete operations come first. All other conventions lose their ``part`` and
+    - Usually, the best convention is chosen among those that name complete operations. Conventions
+      that name complete operations come first. All other conventions lose their ``part`` and
       ``stands_in`` patterns, and are dropped if no pattern remains.
     - If no convention that names complete operations has even a hundredth of the work ranges of the
       overall best convention, complete operations are too rare to matter. The overall best
@@ -141,8 +141,8 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
 def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
     """Return groups of conventions to try in order until a group finds forwards or backwards.
 
-    The first group contains all candidates. Each further group is a single built-in convention,
-    which may find ranges that are too rare to occur in the sample. Trying conventions one by one is
+    The first group contains all candidates. Every other group is a single built-in convention. It
+    may find ranges that are too rare to occur in the sample. Trying conventions one by one is
     cheaper than trying one large group, because every GLOB in a group is matched against every
     name.
 

@@ -19,9 +19,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Maximum size of a file in bytes. No hand-written list of names is larger.
+#: Maximum size of a file in bytes. No list of names that was written by hand is larger.
 _MAX_BYTES = 1 << 22
-#: Maximum number of dots per line. The time to parse a dotted key is quadratic in its dots.
+#: Maximum number of dots per line. Parsing a dotted key takes time quadratic in the number of its
+#: dots.
 _MAX_DOTS = 200
 #: Exceptions that ``re.compile`` raises for regexes that are invalid or nested too deeply.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
@@ -44,7 +45,7 @@ def read(path: str | Path, kind: str, hint: str) -> str:
 
     Args:
         path: Path to the file.
-        kind: What the file should contain, with an article if needed. Used in messages.
+        kind: What the file should contain, with an article if needed, for messages.
         hint: What the user can do if the file cannot be read, used in messages.
 
     Raises:
@@ -121,7 +122,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def describe_ambiguity(text: str, warning: FutureWarning) -> str:
-    """Return a clause saying that later Python versions may read a set differently, with the fix.
+    """Return a clause that says that later Python versions may read a set differently, and the fix.
 
     Args:
         text: The regular expression that contains the set.

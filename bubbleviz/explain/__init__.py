@@ -1,4 +1,4 @@
-"""Explain why ranks were idle, what bounds an iteration, which schedule ran, and what would help.
+"""Explain why ranks were idle, what limits an iteration, which schedule ran, and what would help.
 
 The package returns an ``Explanation``, whose causes add up to the bubble. The package may import
 ``count``, ``schedules`` and the packages below them.

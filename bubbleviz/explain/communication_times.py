@@ -62,8 +62,8 @@ class CommunicationTimes:
     """Communication time of each rank in each iteration; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: Time that receives spent waiting until their input was ready. If the members of a
-            collective in the window are known, the time for which it waited for its last member is
+        wait_ns: Time that receives spent waiting until their input was ready. For collectives in
+            the window whose members are known, the time spent waiting for the last member is
             included.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
         exposed_ns: Time during which data moved and the rank was idle, including collectives whose
@@ -132,8 +132,8 @@ def measure_communication(
 ) -> CommunicationTimes:
     """Measure how long the ranks of a stretch communicated in each iteration.
 
-    A receive counts in full in the iteration of the operation that uses its data. Kernels and
-    collectives count only inside the rank's window:
+    A receive is counted in full in the iteration of the operation that uses its data. Kernels and
+    collectives are counted only inside the rank's window:
 
     - This is the window of the listed ratio. If the iteration has none, it is the time from the
       rank's first to its last work.

@@ -1,4 +1,4 @@
-"""Explain the bubbles of a run, what bounds an iteration, and what removing delays would save."""
+"""Explain a run's bubbles, what limits an iteration, and what removing delays would save."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MapStretches: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains why there are bubbles, and what bounds an iteration.
+    """Explains why there are bubbles, and what determines the length of an iteration.
 
     Attributes:
         causes: Idle time of each rank by cause, for each measurement window.
@@ -85,8 +85,8 @@ class Explanation:
         replayed_ranks: Ranks used to compute path, changes and diagnosis, or None for all.
         replayed_source: ``slowdown_source`` restricted to ``replayed_ranks``, or None if all ranks
             are replayed.
-        chunk_costs: Fits of the forward duration to the number of tokens, one per virtual stage.
-            Empty if no number of tokens is known.
+        chunk_costs: Fits of the forward duration as a function of the number of tokens, one per
+            virtual stage. Empty if no number of tokens is known.
         layout: The layers of the stages, or None if they are unknown.
         ran: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from one iteration to the next if training iterations overlap, or None
@@ -114,7 +114,7 @@ class Explanation:
     def bubbles(self) -> Bubbles:
         """The idle intervals in the windows of ``listed_ratio``, split by cause.
 
-        In a run of many ranks, bubbles and receives are computed on first access.
+        In a run with many ranks, bubbles and receives are computed on first access.
         """
         return self.explained().bubbles
 
@@ -177,7 +177,7 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
 
 
 def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
-    """Explain why a run has bubbles, and what bounds its typical iteration.
+    """Explain why a run has bubbles, and what determines the length of its typical iteration.
 
     The critical path and the changes are left out unless all of the following hold:
 
@@ -335,13 +335,13 @@ def _replay_typical(
 ) -> _TypicalReplay:
     """Find the critical path of the typical iteration, and replay the iteration under each change.
 
-    The iteration is not replayed in the following cases. The path is None then, and there are no
+    In the following cases, the iteration is not replayed, the path is None, and there are no
     changes:
 
     - There is no typical iteration. The reason is ``unordered``.
     - The iteration is too large. The reason states this.
     - Dependencies are unknown. The reason is ``unordered``.
-    - The ranks share no clock. The reason is "".
+    - The ranks do not share a clock. The reason is "".
 
     Args:
         replayed: Input of the replay, restricted to the replayed ranks.

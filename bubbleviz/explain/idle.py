@@ -5,9 +5,9 @@ Two commands use this table, and define busy time differently:
 - In ``analyze``, a rank is busy while it runs compute operations.
 - In ``idle``, a GPU is busy while it runs any kernel or copy.
 
-Both commands find the gaps between busy times. They split each gap at the points where waits before
-the next work end. Then they split the pieces at evidence that takes precedence, such as profiler
-overhead::
+Both commands find the gaps between busy times. Each gap is split at the points where the waits that
+precede the next work end. Then the pieces are split at evidence that takes precedence, such as
+profiler overhead::
 
     busy      ███│                   gap                   │███
     waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
@@ -100,7 +100,7 @@ class BusyTimes(Table):
         return self if is_sorted else self.take(sort_rows(self.start_ns))
 
     def find_gaps(self, windows: Intervals, also_busy: Intervals | None = None) -> Intervals:
-        """Return the times in the windows in which no work runs, as disjoint ascending intervals.
+        """Return the times in the windows when no work runs, as disjoint ascending intervals.
 
         Args:
             windows: Disjoint ascending intervals.
@@ -188,7 +188,7 @@ def _fill_column(value: Ints | int, count: int) -> Ints:
 
 
 def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
-    """Split each idle interval at the points where the waits before its next work end.
+    """Split each idle interval at the points where the waits that precede the next work end.
 
     The waits follow each other: wait ``i`` lasts from the end of wait ``i - 1`` to its own
     ``until_ns``. A wait that would end before it begins takes no time, like wait 2::
@@ -199,8 +199,8 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
     Args:
         gaps: Idle intervals, one row per interval.
-        waits: The waits, in order. The last wait takes the rest of each interval; its ``until_ns``
-            is ignored.
+        waits: The waits, in order. The last wait lasts until the end of each interval, so its
+            ``until_ns`` is ignored.
 
     Returns:
         The non-empty pieces, with the cause, activity and peer operation of their waits.
@@ -224,7 +224,7 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
 
 def _is_absent(wait: Wait) -> bool:
-    """Return whether no idle interval has this wait, because all ends of the wait are ``NEVER``."""
+    """Return whether the wait occurs in no idle interval, because all of its ends are ``NEVER``."""
     return bool((wait.until_ns == np.iinfo(np.int64).min).all())
 
 

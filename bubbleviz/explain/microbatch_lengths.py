@@ -30,8 +30,7 @@ def measure_lengths(
 
     The time of each operation is divided by the mean of its kind (rank, chunk and phase). The
     length of a microbatch is the mean of these quotients over its operations. Random noise in the
-    operation times also makes lengths differ; :func:`_shrink_lengths` removes the variance that it
-    adds.
+    operation times also makes lengths differ. :func:`_shrink_lengths` removes this variance.
 
     Args:
         operations: Operations of all ranks.
@@ -41,8 +40,8 @@ def measure_lengths(
 
     Returns:
         Lengths of shape (rows, microbatches), with one row per measured iteration and pipeline. At
-        most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary only
-        by chance, or if any microbatch has fewer than two operations.
+        most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary no
+        more than by chance, or if any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
     sampled_iterations = _sample_iterations(iterations)
@@ -50,8 +49,8 @@ def measure_lengths(
     counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(counts)
-    # Every microbatch needs two operations. This is checked before large arrays are allocated.
-    # A few operations can have huge microbatch numbers.
+    # Every microbatch needs two operations. This is checked before large arrays are allocated,
+    # because a few operations can have huge microbatch numbers.
     if len(rows) < max(2 * microbatches, 1):
         return no_lengths
     used_pipelines = np.flatnonzero(np.bincount(pipeline[operations.rank[rows]] + 1))
@@ -83,7 +82,7 @@ def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | Non
         relative: Time of each operation as a multiple of the mean of its kind.
 
     Returns:
-        Lengths as multiples of the mean length, or None if they vary only by chance.
+        Lengths as multiples of the mean length, or None if they vary no more than by chance.
     """
     length = np.bincount(cell, relative) / count
     residual = float(((relative - length[cell]) ** 2).sum()) / (len(cell) - len(count))
@@ -137,7 +136,7 @@ def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tu
 
 def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Ints:
     """Return the index in ``iterations`` of each operation's iteration, or -1 if it is absent."""
-    # The last entry of this lookup table is for all other iterations.
+    # The last entry of this lookup table stands for all other iterations.
     number = scatter(max(iterations, default=0) + 2, list(iterations), np.arange(len(iterations)))
     return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
 

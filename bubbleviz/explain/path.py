@@ -1,7 +1,7 @@
 """Build the graph of an iteration and find its critical path.
 
 The graph contains operations, transfers and collectives. An operation starts after its last
-predecessor has ended, with an optional delay. The predecessors of an operation are the previous
+predecessor has ended, possibly with a delay. The predecessors of an operation are the previous
 operation of its rank, the transfers of its inputs from other ranks, and collectives. A collective
 moves data once the last member has entered::
 
@@ -11,7 +11,7 @@ moves data once the last member has entered::
 
 The critical path is traced backwards from the end of the iteration: from each operation, transfer
 or collective to the predecessor that ended last. At a collective, the path continues with the
-member that entered last, which may be on another rank::
+member that entered last. This member may be on another rank::
 
     rank 0   ██ F0 ██                      ██ B0 ██             ▓ all-reduce ▓█ Optimizer █
                     │                      │       │            │
@@ -144,8 +144,8 @@ def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals
     since_ns = np.minimum(work.start_ns[delayed] - delay_ns[delayed], end_ns)
     divided_ns = np.zeros((len(work), len(Cause)), np.int64)
     divided_ns[delayed] = sum_idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
-    # An operation whose first kernels need no input can also be idle after its start.
-    # So causes are added up in the order of their codes until they reach the delay.
+    # If the first kernels of an operation need no input, the operation can also be idle after its
+    # start. So causes are added up in the order of their codes until they reach the delay.
     taken_before_ns = np.cumsum(divided_ns, axis=1) - divided_ns
     left_ns = np.maximum(delay_ns, 0)[:, None] - taken_before_ns
     return np.clip(divided_ns, 0, np.maximum(left_ns, 0))
@@ -163,7 +163,7 @@ def build_work(
     The table contains operations, then collectives, then transfers, as in :class:`Graph`. Each
     transfer depends on the producer of its message, and the consumer depends on the transfer.
     :func:`.order_work` finds all other dependencies. A message is left out if its consumer starts
-    before its producer, which clock errors can cause.
+    before its producer, which can happen because of clock errors.
 
     Args:
         run: The replayed run.
@@ -253,9 +253,8 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_wo
 def _measure_transfers(run: ReplayedRun) -> Ints:
     """Estimate how long the transfer of each operation's input took.
 
-    The transfer time can be measured only if the receive waited for its input. All other
-    operations, whose receive started late or was not recorded, get the first known value of the
-    following:
+    The transfer time can be measured only if the receive waited for its input. If the receive
+    started late or was not recorded, the transfer time is the first known value of the following:
 
     1. The lower median of the measured times of the same virtual stage and direction.
     2. The lower median of all measured times of the run.
@@ -398,8 +397,8 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 def _find_last_members(work: Work) -> Ints:
     """For each row, return the row of the last member to enter the same collective.
 
-    A row that belongs to no collective is mapped to itself. So is a member that entered at the same
-    time as the last member.
+    A row that belongs to no collective is mapped to itself. A member that entered at the same time
+    as the last member is also mapped to itself.
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -427,8 +426,8 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
     """For each group, return the row with the largest ``columns``, compared column by column.
 
-    The result is in ascending order of groups. If rows of a group are equal in all columns, the
-    largest row index wins.
+    The result is in ascending order of groups. If several rows of a group are equal in all columns,
+    the largest row index wins.
     """
     order = sort_rows(group, *columns)
     ordered = group[order]

@@ -5,8 +5,8 @@ arrival. A transfer is listed under the phase of its receive. A transfer time ca
 if the rank waited for the input:
 
 - If the end of the receive is known, the receive must have started before the input was ready.
-- If it is unknown, as in recordings without a profiler, the rank must have been idle when the input
-  became ready.
+- If the end is unknown, as in recordings made without a profiler, the rank must have been idle when
+  the input became ready.
 
 ::
 
@@ -15,7 +15,7 @@ if the rank waited for the input:
                             ├──────┤ transfer
 
 A gap is the time from the end of a rank's previous operation to the start of an operation whose
-input had already arrived. Gaps are caused by the host, a launch, or the framework.
+input had already arrived. Gaps are caused by the host, by launches, or by the framework.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class PhaseTimes:
             divided by the mean of all stages, minus 1. The time of a stage is the sum of the
             medians of its chunks.
         stragglers: Operations that took much longer than the median of their kind: at most ten,
-            slowest first. Each is a pair of the operation's row and its time as a multiple of this
-            median.
+            slowest first. Each entry is a pair of the operation's row and its time as a multiple of
+            this median.
     """
 
     kinds: tuple[PhaseTime, ...]
@@ -98,7 +98,7 @@ class PhaseTimes:
 def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools:
     """Return a mask of the operations whose times are included in statistics.
 
-    These are the complete forwards and backwards of a single microbatch. For example, a W of all
+    These are the complete forwards and backwards of a single microbatch. For example, a W for all
     remaining microbatches is not included.
 
     Args:
@@ -161,8 +161,8 @@ def _find_starts_after_idling(
 
     - No end of a receive was recorded for the operation.
     - Its rank ran no other operation from the time the input was ready until the operation's start.
-    - The host had begun the operation by the time the input was ready. This is not required of
-      operations that the host itself computes.
+    - The host had begun the operation by the time the input was ready. Operations that the host
+      itself computes are exempt from this condition.
 
     Args:
         operations: Operations of all ranks.
@@ -197,8 +197,8 @@ def _find_starts_after_idling(
 def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
-    The previous operation must be on the same rank and in the same iteration. Operations that
-    overlap have no gap between them. Operations whose input may come from an unknown operation are
+    The previous operation must be on the same rank and in the same iteration. There is no gap
+    between operations that overlap. Operations whose input may come from an unknown operation are
     left out.
 
     Args:
@@ -449,8 +449,8 @@ def _summarize_transfers(
 ) -> list[PhaseTime]:
     """Return the times of each kind of receive, sorted by key.
 
-    The median of these times is the lower median: if there are few transfers, half of them may have
-    been sent late.
+    The median is the lower median, because half of the transfers may have been sent late if there
+    are only a few.
 
     Args:
         microbatch: Microbatch of each operation.

@@ -105,8 +105,8 @@ def _order_by_latest_end(
         included: Mask of the iterations to include.
     """
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    # Operations of a rank and an iteration are mostly consecutive.
-    # So each run of consecutive rows is reduced to its latest end first.
+    # Operations of a rank and an iteration are mostly consecutive. So each run of consecutive rows
+    # is first reduced to its latest end.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
     first = find_run_starts(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)

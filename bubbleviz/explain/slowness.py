@@ -1,13 +1,13 @@
 """Measure how slow ranks are compared with peers that do the same work.
 
 Outputs show the columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare
-other times with one of two norms that are defined here:
+other times with one of the two norms defined here:
 
-- The median of all peers is the norm for display. One slow rank of three or more hardly changes the
-  median, so the remaining ranks stay at 1.
+- The median of all peers is the norm for display. One slow rank among three or more hardly changes
+  the median, so the values of the remaining ranks stay at 1.
 - The median of the *other* peers is the norm for the diagnosis, which splits a time into effects.
-  With this norm, no rank is compared with itself, but one slow rank of three makes the other two
-  look fast.
+  With this norm, no rank is compared with itself. However, one slow rank among three makes the
+  other two look fast.
 
 ::
 

@@ -35,10 +35,10 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 #: Minimum fraction of a phase's kernel time that must belong to layers.
 #: If the fraction is smaller, the time of the phase is divided like the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
-#: Layers that are assigned the kernels outside all layers: on the first stage, and on the last
+#: Layers to which kernels outside all layers are assigned: on the first stage, and on the last
 #: stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
-#: One entry per time (F, B, W, BW): the phases whose kernels determine how this time is divided.
+#: For each of the times F, B, W and BW, the phases whose kernels determine how the time is divided.
 _PHASES_OF_TIME = (
     (Phase.F,),
     (Phase.B, Phase.R, Phase.BW),
@@ -63,8 +63,8 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
         layers: The layers of all stages in order, with their times.
         layout: The layout of the run.
         names: Name of each layer, from its ranges.
-        assumptions: One text if backward times were divided like forward times because too few of
-            their kernels belong to layers. Otherwise empty.
+        assumptions: If backward times were divided like forward times because too few of their
+            kernels belong to layers, one text that states this. Otherwise empty.
 
     Raises:
         MismatchError: The forwards of a stage contain no layer ranges.
@@ -223,8 +223,8 @@ def _round_to_total(values: Floats, total: int) -> Ints:
 def measure_links(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Return the transfer time in ns between each pair of devices.
 
-    If a pair has several transfers, their median is used. A pair that was not measured gets the
-    median of all measured transfers, or 0 if there are none.
+    If there are several transfers between two devices, their median is used. A pair that was not
+    measured gets the median of all measured transfers, or 0 if there are none.
 
     Returns:
         Times indexed by [sender][receiver].

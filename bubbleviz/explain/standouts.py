@@ -1,8 +1,8 @@
 """Find standouts: ranks that differ from the other ranks in a run with many ranks.
 
 A rank stands out if its bubble ratio is far from the median of all ranks. A rank also stands out if
-one of its phases takes clearly more or less time than the median of its stage. If most ranks of a
-stage, pipeline or host stand out, they are reported as one group.
+one of its phases takes significantly more or less time than the median of its stage. If most ranks
+of a stage, pipeline or host stand out, they are reported as one group.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Standout:
 
     @property
     def sentence(self) -> str:
-        """:attr:`why`, preceded by the name and, if there are several ranks, by their number."""
+        """:attr:`why`, preceded by the name and, for several ranks, the number of ranks."""
         has_several = len(self.ranks) > 1
         ranks = f" ({format_count(len(self.ranks), 'rank')})" if has_several else ""
         return f"{self.name}{ranks}: {self.why}"
@@ -87,7 +87,7 @@ class _PhaseDifference:
     difference_ns: Floats
 
     def exceeds(self, min_time_ns: float) -> Bools:
-        """Return a mask of the ranks whose time clearly differs from the median.
+        """Return a mask of the ranks whose time differs significantly from the median.
 
         The difference must be at least 5 % of the median and at least ``min_time_ns``.
         """
@@ -209,7 +209,7 @@ def _find_most_different_phase(
 
 
 def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
-    """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
+    """Group the ranks that stand out by stage, pipeline or host, and yield all others one by one.
 
     A stage, pipeline or host becomes a group under these conditions:
 

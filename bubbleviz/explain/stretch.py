@@ -67,13 +67,13 @@ class Stretch:
         windows: The measurement window of each ratio, keyed by ratio name.
         is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
         averaged: Mask of the run's iterations that are included in averages.
-        ended_ns: Time at which each iteration had ended on all ranks of the run, or the smallest
-            int64 if unknown.
+        ended_ns: Time at which the last rank of the run ended each iteration, or the smallest int64
+            if unknown.
         begun_ns: For each iteration, the time at which the first rank began the next iteration, or
             the largest int64 if unknown.
         listed_ratio: Name of the ratio whose bubbles the report lists.
         forward: Whether the run has only forwards (inference).
-        stages_known: Whether no operation contradicts the virtual stages.
+        stages_known: Whether all operations are consistent with the virtual stages.
         passing: Whether at least two ranks of the run have forwards or backwards.
         ends_early: Whether later stages may exist that were not recorded.
     """
@@ -197,8 +197,8 @@ def _collect_shared(run: Run, counts: Counts) -> dict[str, Any]:
 def _choose_listed_ratio(counts: Counts) -> str:
     """Return the name of the ratio whose bubbles the report lists.
 
-    This is the headline ratio. If the headline ratio was measured in no iteration, it is the first
-    ratio that was measured in any iteration.
+    This is the headline ratio. If the headline ratio was not measured in any iteration, the first
+    ratio that was measured is used.
     """
     ratio_names = (counts.headline, *(ratio.name for ratio in list_ratios()))
     names_with_windows = (
@@ -259,7 +259,7 @@ def has_contradicted_stages(run: Run) -> bool:
 
 
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration had ended on all ranks, and when any rank began the next one.
+    """Return when the last rank ended each iteration, and when the first rank began the next one.
 
     Returns:
         ended_ns: Latest end of each iteration over all ranks. ``NEVER`` if the clocks of the

@@ -1,7 +1,7 @@
 """Explain one stretch. The explanations of all stretches are combined into one of the whole run.
 
-:func:`explain_stretch` reads only the stretch, so it can run on the machine that has the profiles
-of the stretch. The result is small compared with the profiles.
+:func:`explain_stretch` reads only the stretch, so it can run on the machine that stores the
+profiles of the stretch. The result is small compared with the profiles.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _mask_crossing_iterations(operations: Operations, inputs: Inputs, n_iteratio
         inputs: Inputs that operations received from other ranks.
         n_iterations: Number of iterations in the run.
     """
-    # The last entry is for operations without an iteration (-1).
+    # The last entry is for operations that belong to no iteration (-1).
     is_crossing = np.zeros(n_iterations + 1, bool)
     is_crossing[operations.iteration[inputs.producer != NONE]] = True
     return is_crossing[:n_iterations]

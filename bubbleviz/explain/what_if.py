@@ -51,10 +51,10 @@ class WhatIf:
         reason: Reason why there are no rows, or "" if there are rows.
         window: Name of the ratio whose window is compared. This is ``schedule``, whose window is
             the makespan. If consecutive iterations overlap, it is ``stage``, whose window is the
-            longest window on any rank: a simulated iteration then gives only this lower bound on
-            the period.
-        ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
-            stages and free transfers, or None if neither can be simulated.
+            longest window on any rank. In this case, a simulated iteration gives only a lower bound
+            on the period.
+        ideal: The order of ``same_schedule``, simulated with equal stages and free transfers. 1F1B
+            is used if that order is unknown. None if neither can be simulated.
         fastest_other: The fastest schedule that fits in memory and is not the schedule that ran.
             None if no schedule meets both conditions, or if other schedules were not simulated.
         best: Simulation of ``fastest_other``. None if there is no such schedule, or if it saves at
@@ -247,7 +247,7 @@ def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | 
 
 
 def _has_uneven_microbatches(explanation: Explanation) -> bool:
-    """Return whether any finding of the diagnosis blames individual microbatches."""
+    """Return whether any finding of the diagnosis names individual microbatches as the cause."""
     findings = () if explanation.diagnosis is None else explanation.diagnosis.findings
     return any(fault.microbatches for finding in findings for fault in finding.faults)
 

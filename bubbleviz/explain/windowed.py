@@ -68,8 +68,8 @@ def select_window(
 ) -> tuple[Run, Counts, Explanation]:
     """Restrict a run, its counts and its explanation to the iterations inside a window.
 
-    The returned run has a new limitation that says how many iterations are outside the window. If
-    every iteration is inside, all three are returned unchanged.
+    The returned run has an additional limitation that gives the number of iterations outside the
+    window. If every iteration is inside, all three are returned unchanged.
 
     Args:
         window: Window of the report, or None for the whole run.
@@ -169,9 +169,9 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
 
 
 def _describe_left_out(window: Window, counts: Counts) -> Limitation:
-    """Return the limitation that says how many iterations are outside the window.
+    """Return the limitation that gives the number of iterations outside the window.
 
-    Its text also says how many of these iterations overlap the window, if there are any.
+    Its text also gives the number of these iterations that overlap the window, if any.
     """
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)

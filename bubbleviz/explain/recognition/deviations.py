@@ -29,8 +29,8 @@ class Deviation:
         microbatch: Microbatch number in the report.
         chunk: Chunk number in the report, or -1 if names contain no chunk.
         what: Kind of the deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: Number of operations by which the operation is late or early. Only operations that
-            ran in place are counted. 0 if the operation is neither late nor early.
+        places: Number of operations by which the operation is late or early, counting only
+            operations that ran in place. 0 if the operation is neither late nor early.
     """
 
     rank: int

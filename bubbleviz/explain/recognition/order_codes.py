@@ -17,7 +17,7 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
 
-#: Kinds of operations. B and BW are the same kind, because they differ only in whether a W follows.
+#: Kinds of operations. B and BW are the same kind. They differ only in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 #: Kinds that are used only while orders are being read. ``CLEARED`` stands for all remaining weight
 #: gradients, and ``FUSED`` for a fused backward.
@@ -76,7 +76,7 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
     keep their positions. The returned codes have no ``unordered`` bits.
 
     Args:
-        order: A measured order.
+        order: Order in which the operations of a device actually ran.
         planned: Planned order of the same device.
     """
     is_unordered = order >> _UNORDERED > 0
@@ -96,7 +96,7 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 
 
 def expand_cleared_weights(code: Ints) -> Ints:
-    """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
+    """Replace each ``CLEARED`` code with unordered codes for the weight gradients it represents.
 
     A ``CLEARED`` operation computes all weight gradients that remain in its chunk. It represents
     one for each earlier ``BACKWARD`` of the chunk, except those that are computed elsewhere:
@@ -121,7 +121,7 @@ def expand_cleared_weights(code: Ints) -> Ints:
 
 
 def unite_backwards(code: Ints) -> Ints:
-    """Return codes in which the kind ``FUSED`` is replaced by ``BACKWARD``."""
+    """Return codes in which the kind ``FUSED`` is replaced with ``BACKWARD``."""
     return np.where(get_kind(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
 
 

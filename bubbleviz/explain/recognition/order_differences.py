@@ -27,8 +27,8 @@ class OrderDifference:
     Attributes:
         displaced: Operations out of place, in measured order.
         places: Number of operations by which each displaced operation is late. Negative if the
-            operation is early. This is the number of operations in place before it in the measured
-            order minus their number in the planned order.
+            operation is early. This is the number of in-place operations before it in the measured
+            order, minus that number in the planned order.
         missing: Planned operations that were not measured.
         extra: Measured operations that are not planned.
         repeated: Second and later occurrences of operations that ran several times. The first
@@ -51,13 +51,13 @@ class OrderDifference:
 def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     """Find the operations of a measured order that differ from a planned order.
 
-    Unordered weight gradients are first sorted as planned, or dropped if they are not planned
+    Unordered weight gradients are first sorted as planned. They are dropped if they are not planned
     (:func:`.order_as_planned`). Finding the operations in place takes O(n log n) for the n
     operations from the first to the last difference.
 
     Args:
-        measured: Codes of the measured order.
-        planned: Codes of the planned order, without duplicates.
+        measured: Codes of the operations in the order in which they ran.
+        planned: Codes of the operations in the planned order, without duplicates.
     """
     measured = order_as_planned(measured, planned)
     if np.array_equal(measured, planned):

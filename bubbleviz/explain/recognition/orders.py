@@ -45,7 +45,8 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Missing microbatch numbers are kept as gaps if at least this many numbers occur per missing one.
+#: Missing microbatch numbers are kept as gaps if at least this many numbers occur for each missing
+#: one.
 _GAPS = 3
 
 
@@ -128,7 +129,8 @@ def read_orders(
     """
     is_selected = make_mask(int(operations.iteration.max(initial=0)) + 2, list(iterations))
     has_order = mask_phases(operations.phase, KINDS) & is_selected[operations.iteration]
-    # A range that clears weight gradients but launches no kernel had no weight gradients left.
+    # A range that clears weight gradients but launches no kernel had no weight gradients left to
+    # compute.
     clears_weights = (operations.phase == Phase.W) & (operations.microbatch < 0)
     has_order &= ~(clears_weights & (operations.has_span == 0))
     sequence = operations.sequence
@@ -145,7 +147,7 @@ def read_orders(
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
     """List the distinct orders, and set the ``pattern`` of each rank to the index of its order.
 
-    The pattern is -1 if the rank has an operation whose microbatch is unknown.
+    The pattern is -1 if the microbatch of any of the rank's operations is unknown.
 
     Returns:
         The iterations with their patterns, and the list of distinct orders.
@@ -330,11 +332,11 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
 
 
 def _number_from_zero(group: Ints, number: Ints) -> Ints:
-    """Renumber microbatches from 0, with one numbering for the iteration or one per group.
+    """Renumber microbatches from 0, with a shared numbering for the iteration or one per group.
 
-    One numbering is used if most groups contain all microbatches of the iteration: the median
-    number of microbatches per group equals the number in the iteration. The shared numbering keeps
-    gaps if at most one number is missing for every three that occur, and has no gaps otherwise.
+    A shared numbering is used if the median number of microbatches per group equals the number in
+    the iteration. Most groups then contain all microbatches. The shared numbering keeps gaps if at
+    most one number is missing for every three that occur, and has no gaps otherwise.
 
     If the median is smaller, each group is numbered separately and without gaps.
 
@@ -347,7 +349,7 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
     n_missing = int(numbers[-1]) - first + 1 - len(numbers)
     is_consecutive = n_missing * _GAPS <= len(numbers)
     from_zero = number - first if is_consecutive else np.searchsorted(numbers, number)
-    # If most groups have all microbatches of the iteration, they share one numbering.
+    # If most groups contain all microbatches of the iteration, all groups share one numbering.
     size = int(from_zero.max()) + 1
     pair = group * size
     pair += from_zero

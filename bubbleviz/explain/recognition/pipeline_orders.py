@@ -40,12 +40,12 @@ class PipelineOrders:
 
     @property
     def without_places(self) -> PipelineOrders:
-        """A copy in which the devices of all orders are unknown."""
+        """A copy of the orders in which all devices are unknown."""
         return replace(self, places=(NONE,) * len(self.places))
 
     @cached_property
     def chunks(self) -> int:
-        """Number of model chunks per device. If orders differ, this is the most frequent number."""
+        """Number of model chunks per device: the most frequent number over all orders."""
         return _find_most_frequent(
             [int(get_chunk(order).max(initial=0)) + 1 for order in self.orders]
         )
@@ -104,7 +104,7 @@ def group_pipelines(
     """
     stage_of, pipeline_of = (column.tolist() for column in list_stages_and_pipelines(ranks))
     devices = _count_devices(parts, stage_of, pipeline_of)
-    # Most pipelines have equal orders in all iterations, so they are cached.
+    # Most pipelines have the same orders in all iterations, so they are cached.
     kept_pipelines: dict[tuple[object, ...], Pipeline] = {}
     for part in parts:
         rank_of = part.rank.tolist()

@@ -20,7 +20,7 @@ from bubbleviz.schedules.plan import Schedule
 #: Maximum distance between a run and its schedule, as a fraction of the planned operations. With 2
 #: or more devices and 4 or more microbatches, the distance between schedules is at least 0.125.
 MAX_DISTANCE = 0.1
-#: Maximum distance between the first operations of two orders that are then compared completely.
+#: Maximum distance between the first operations of two orders for a complete comparison.
 _MAX_FIRST_DISTANCE = 0.3
 #: Maximum number of planned orders to compare with an order whose device is unknown.
 _MAX_COMPARED = 4
@@ -40,7 +40,7 @@ def measure_distance(
     """Measure what fraction of the planned operations did not run as planned.
 
     Args:
-        ran: Measured orders of a pipeline.
+        ran: Orders in which the operations of a pipeline actually ran.
         planned: Planned order of each device.
 
     Returns:
@@ -98,8 +98,8 @@ def _find_nearest_key(
 
     Only four planned orders are compared: those whose first backward is at the nearest position,
     because similar orders have their first backward at about the same position. If several have
-    equally few differences, the planned order whose first backward is nearer wins, then the first
-    key.
+    equally few differences, the planned order whose first backward is nearest wins. Remaining ties
+    go to the first key.
 
     Args:
         order: The measured order.
@@ -143,7 +143,7 @@ def find_similar_plans(
     Plans with more than 2 million operations are left out.
 
     Args:
-        ran: Measured orders of a pipeline.
+        ran: Orders in which the operations of a pipeline actually ran.
         plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
         min_directions: Minimum number of directions in the plans, 1 or 2.
@@ -184,14 +184,14 @@ def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
 
 
 def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
-    """Return whether a sample of the orders is near enough to a plan to compare all orders.
+    """Return whether a sample of the orders is close enough to a plan to compare all orders.
 
     This check avoids comparing very different orders, which is slow. In a sample of four orders,
     the differences may be at most 20 % of the operations. If there are at most eight orders, or if
     their devices are unknown, the result is True without a check.
 
     Args:
-        ran: Measured orders of a pipeline.
+        ran: Orders in which the operations of a pipeline actually ran.
         planned: Planned order of each device.
     """
     if not ran.is_placed or len(ran.orders) <= 8:
@@ -205,14 +205,14 @@ def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int
     """Return whether the orders of a pipeline start like the orders of a plan.
 
     - If devices are known, the first, the middle and the last order are compared with the plan. The
-      differences may be at most 30 % of the compared operations, where measured and planned
-      operations both count. Two differences are always allowed.
+      differences may be at most 30 % of the compared operations, counting both measured and planned
+      operations. Two differences are always allowed.
     - If devices are unknown, at least half of the orders must start exactly like a planned order.
 
     Args:
-        ran: Measured orders of a pipeline.
+        ran: Orders in which the operations of a pipeline actually ran.
         planned: Orders of a plan with ``length`` microbatches per direction. Plans with more
-            microbatches begin with the same ``length`` operations.
+            microbatches start with the same ``length`` operations.
         length: Number of operations to compare at the start of each order.
     """
     if ran.is_placed:

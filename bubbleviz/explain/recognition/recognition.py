@@ -36,7 +36,7 @@ from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of deviations that are kept. All deviations are counted.
 MAX_KEPT = 100_000
-#: Text that is added to the reason if range names contain no microbatch numbers.
+#: Text added to the reason if range names contain no microbatch numbers.
 _INFERRED = "microbatch numbers were inferred from the order, so one schedule may look like another"
 
 
@@ -117,9 +117,9 @@ def recognize_schedule(
 ) -> Recognition:
     """Recognize the schedule of a run from the order of its operations.
 
-    The result has no name if stages are missing. If limitations say that stages *may* be missing,
-    it has a name only if the order follows the schedule exactly, because that shows that no stage
-    is missing. Two cases are exceptions and give no name:
+    The result has no name if stages are missing. If limitations state that stages *may* be missing,
+    the result has a name only if the order follows the schedule exactly. Such an order shows that
+    no stage is missing. Two cases are exceptions and give no name:
 
     - GPipe, if ``ends_early``: all of its stages have the same order, so its last stages may still
       be missing.
@@ -291,9 +291,10 @@ def _summarize_run(
 ) -> Recognition:
     """Combine the schedules of the iterations into the schedule of the run.
 
-    Only averaged iterations are judged. If there are none, complete iterations are judged, or all
-    iterations if none is complete. The most frequent name among them wins. Ties go to the name that
-    occurs first. The run is exact if all of them follow this schedule exactly.
+    Only averaged iterations are judged. If there are none, complete iterations are judged. If there
+    are no complete iterations either, all iterations are judged. The most frequent name among them
+    wins. Ties go to the name that occurs first. The run is exact if all judged iterations follow
+    this schedule exactly.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}

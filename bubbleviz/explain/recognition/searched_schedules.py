@@ -7,9 +7,9 @@ peak: the maximum number of microbatches in flight on a device. A microbatch is 
 to its backward. With p devices, the peaks are:
 
 - ``zb-1p`` and ``zb-2p`` have one chunk and the peaks p and 2p (Qi et al., Zero Bubble Pipeline
-  Parallelism, arXiv 2401.10241, section 4). The memory limit in that paper counts a microbatch
-  between backward and W with only a part M_W of M_B. So only the number of microbatches in flight
-  is bounded.
+  Parallelism, arXiv 2401.10241, section 4). In that paper's memory limit, a microbatch between
+  backward and W takes up only a part M_W of M_B. So the limit bounds only the number of
+  microbatches in flight.
 - ``zb-v``, ``v-half`` and ``v-min`` have two chunks in a V. Each chunk counts as half a microbatch.
   The orders that the authors' scheduler builds have the peaks p, (p + 2) / 2 and (p + 4) / 3 (Qi
   et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 3).
@@ -61,7 +61,7 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.
         eager: Whether to accept orders in which every W directly follows its own backward. A search
-            returns such an order if transfers take long, but other schedules have such orders as
+            returns such an order if transfers are slow, but other schedules have such orders as
             well.
     """
     if not ran.is_placed or len(set(ran.places)) < ran.devices:
@@ -83,7 +83,7 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
         search = rules[name].searched
         if search is not None:
             limits.append((min(search.peak(len(orders)), ran.microbatches), name))
-    # An order can stay below the limit of its schedule.
+    # An order can stay below its schedule's limit.
     lowest = min((limit for limit, _ in limits if limit >= peak), default=None)
     return tuple(name for limit, name in limits if limit == lowest)
 
@@ -91,8 +91,8 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
 def _has_split_backwards(order: Ints) -> bool:
     """Return whether backwards are split into B and W, and microbatches of each chunk run in order.
 
-    There must be at least one backward, and at least 0.9 W per backward. In each chunk, the
-    forwards must be in strictly ascending order of microbatches, and so must the backwards.
+    There must be at least one backward and at least 0.9 W per backward. In each chunk, the forwards
+    must be in strictly ascending order of microbatches, and so must the backwards.
     """
     kind, chunk = codes.get_kind(order), codes.get_chunk(order)
     for passes in (codes.FORWARD, codes.BACKWARD):

@@ -64,8 +64,8 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     If the same microbatches are missing on all ranks, there are two explanations. Both are tried,
     and the one with the smaller distance wins. On a tie, the first explanation wins:
 
-    1. All microbatches were planned, and some did not run. The plan contains all microbatches, and
-       the operations of those that did not run count as missing.
+    1. All microbatches were planned, and some did not run. The plan contains all microbatches.
+       Operations of microbatches that did not run count as missing.
     2. Fewer microbatches were planned. The plan contains only the number of microbatches that ran.
 
     In this example, the first explanation fits::
@@ -74,7 +74,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
         measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, no operation is early
 
     Args:
-        ran: Measured orders of the pipeline.
+        ran: Orders in which the operations of the pipeline actually ran.
         plans: Function that returns the plan of a schedule for given sizes.
     """
     missing = ran.missing_microbatches
@@ -112,13 +112,13 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
 def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """Add the operations of missing microbatches to the differences and distance of a verdict.
 
-    Each missing microbatch lacks one operation for every (kind, chunk) pair that occurs in an
-    order. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``, where
+    For each missing microbatch, an order lacks one operation for every (kind, chunk) pair that it
+    contains. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``, where
     ``n_ran`` and ``n_missing`` count operations on all ranks.
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
-        ran: Measured orders of the pipeline.
+        ran: Orders in which the operations of the pipeline actually ran.
     """
     missing = []
     for order in map(codes.order_by_microbatch, ran.orders):
@@ -184,7 +184,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
     with multi-chunk schedules.
 
     Args:
-        ran: Measured orders of the pipeline.
+        ran: Orders in which the operations of the pipeline actually ran.
         plans: Function that returns the plan of a schedule for given sizes.
     """
     if not ran.orders or not ran.microbatches:
@@ -214,15 +214,14 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
 def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
     """Return the verdict of the nearest plan, or of a searched schedule that fits better.
 
-    If at least half of the orders, and at least two, differ from the plan, a search probably
-    created the differences on purpose. Then a searched schedule with the structure of the orders
-    wins. Otherwise, searched schedules with this structure are only added to ``also``. For
-    ``also``, orders in which every W directly follows its backward are accepted as well
-    (``eager``).
+    If at least half of the orders (and at least two of them) differ from the plan, the differences
+    probably come from a search. Then a searched schedule with the structure of the orders wins.
+    Otherwise, searched schedules with this structure are only added to ``also``. For ``also``,
+    orders in which every W directly follows its backward are accepted as well (``eager``).
 
     Args:
         nearest: Verdict of the comparison with the nearest plan.
-        ran: Measured orders of the pipeline.
+        ran: Orders in which the operations of the pipeline actually ran.
     """
     n_differing = sum(difference.count > 0 for difference in nearest.differences)
     if n_differing >= max(2, len(nearest.differences) / 2):
@@ -285,13 +284,13 @@ def _find_nearest(
 
 
 def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) -> bool:
-    """Return whether at most a third of the ranks deviate, and only in the order of operations.
+    """Return whether at most a third of the ranks (possibly none) deviate, and only in order.
 
     For example, one stage may warm up with one microbatch too few or too many. The result is False
     if the devices of the orders are unknown, or if any operation is missing, extra or repeated.
 
     Args:
-        ran: Measured orders of the pipeline.
+        ran: Orders in which the operations of the pipeline actually ran.
         differences: Difference between each order and the planned order of its device.
     """
     if not ran.is_placed:

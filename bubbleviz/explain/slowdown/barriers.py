@@ -58,8 +58,8 @@ class _LastBackwards(Table):
 def insert_barriers(run: ReplayedRun) -> ReplayedRun:
     """Add a collective of all ranks at the end of each iteration, if it was not recorded.
 
-    The run is returned unchanged unless its ranks are data-parallel and wait for each other. These
-    conditions show this:
+    The run is returned unchanged unless its ranks are data-parallel and wait for each other. The
+    following conditions must hold:
 
     - There are several ranks, all on one host and in one stage, and no collective was recorded.
     - Every rank has a backward in each averaged iteration in which any rank has one.
@@ -109,8 +109,8 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
 def _end_together(last: _LastBackwards, iterations: Groups) -> bool:
     """Return whether ranks seem to wait for each other in their last backwards.
 
-    Ranks seem to wait if, in at least half of the iterations, the starts of the last backwards are
-    at least ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
+    In at least half of the iterations, the starts of the last backwards must be at least
+    ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
 
     Args:
         last: The last backwards.
@@ -140,7 +140,7 @@ def _estimate_own_times(
 
     Returns:
         One time per last backward. None if the norms of the iterations differ by more than
-        ``_MAX_VARIATION``, because the work of iterations or ranks then varies.
+        ``_MAX_VARIATION``, because the amount of work then varies between iterations or ranks.
     """
     length_ns = (last.end_ns - last.start_ns).astype(np.float64)
     pace = _measure_forward_paces(run)[last.rank]

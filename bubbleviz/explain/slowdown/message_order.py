@@ -81,7 +81,8 @@ def _find_previous_of_direction(work: Work) -> Ints:
     """Return the previous forward of each forward and the previous backward of each backward.
 
     The previous one is on the same rank in the same iteration. The result is -1 if there is none,
-    and for rows with other roles. An additional last entry of -1 maps the row -1 (unknown) to -1.
+    and for rows that have other roles. An additional last entry of -1 maps the row -1 (unknown) to
+    -1.
     """
     role = work.role
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))

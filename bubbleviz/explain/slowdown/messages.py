@@ -6,12 +6,12 @@ unknown, the consumer just follows the producer. Transfers are found in four ste
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
 2. The receive of a message is the consumer's last receive, as found by the explanation. Receives
    that name no microbatch are matched by order: the n-th receive of a rank belongs to the n-th
-   operation that receives an input from another rank. This requires that there are equally many
-   receives and operations. Sends are matched in the same way.
-3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
-   ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
-   they were sent (:func:`_mask_crossing`).
-4. Messages that still have no transfer get one of the usual length of their link
+   operation that receives an input from another rank. This requires the same number of receives and
+   operations. Sends are matched in the same way.
+3. A receive is ignored if it starts after its consumer starts, or ends after its consumer ends.
+   Receives between two ranks are also ignored if they do not arrive in the order in which they were
+   sent (:func:`_mask_crossing`).
+4. Messages that still have no transfer get one that takes as long as is usual on their link
    (:func:`_infer_transfers`).
 """
 
@@ -202,9 +202,9 @@ def _match_unnamed_transfers(
 ) -> Ints:
     """Match transfers that name no microbatch with messages, by their order.
 
-    Transfers and messages are grouped by rank, iteration and direction. If a group has equally many
-    transfers and messages, the n-th transfer belongs to the n-th message, both sorted by start.
-    Otherwise none of the group's transfers is matched.
+    Transfers and messages are grouped by rank, iteration and direction. If a group has the same
+    number of transfers and messages, the n-th transfer belongs to the n-th message, both sorted by
+    start. Otherwise none of the group's transfers is matched.
 
     Args:
         operations: Operations of all ranks.
@@ -362,8 +362,8 @@ def _bound_transfer_times(
         received_ns: End of the receive, or the start of the consumer if the message has no
             transfer.
         shows_time: Whether data was moving for the entire time between the two. If the message has
-            a transfer, its receive must not be late. Otherwise the consumer must have been
-            launched, and its rank must have been idle, before the producer ended.
+            a transfer, its receive must not be late. Otherwise, before the producer ended, the
+            consumer must have been launched and its rank must have been idle.
     """
     start_ns, end_ns = compute_operation_times(operations, rows)
     position = scatter(len(operations), rows, np.arange(len(rows)))[messages.consumer]

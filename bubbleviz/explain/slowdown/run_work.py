@@ -80,7 +80,7 @@ def build_work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dep
 def build_work_table(
     run: ReplayedRun, rows: Ints, messages: Messages, collectives: CollectiveIntervals
 ) -> Work:
-    """Concatenate operations, the sends and receives of messages with a transfer, and collectives.
+    """Concatenate the operations, the collectives, and the sends and receives of known transfers.
 
     - Operations have no meeting. :func:`.compute_operation_times` returns their times.
     - The i-th send and the i-th receive have the meeting i. A send has the rank, microbatch and
@@ -192,8 +192,8 @@ def select_outer_collectives(
     """Select the collectives that run outside of operations, one row per rank and collective.
 
     A collective inside the span of the operation that it belongs to is left out. If a collective
-    has several pieces on a rank, they are merged. If a member of a collective left before all
-    members had entered, the meetings of its rows become -1.
+    has several pieces on a rank, they are merged. If a member left a collective before all members
+    had entered, the meeting of each of its rows becomes -1.
 
     Args:
         collectives: Collectives of all ranks.

@@ -9,11 +9,12 @@ work is measured in two ways::
     removed             ├─────┤   measured times, but ideal times for the set
     original ─────────────────┤
 
-The slowdown S is the mean length of the iterations, replayed with their measured times, divided by
-the mean length of ideal iterations. For S of a group of work, only the group keeps its measured
-times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of its stage
-and S of its replica. The published analyzer contains these definitions in ``explain_slowdown``,
-``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
+The slowdown S is the mean length of the iterations when replayed with the measured durations,
+divided by the mean length of ideal iterations. For the slowdown S of a group of work, only the
+group keeps its measured durations, and all other work has ideal durations. S of a worker (a rank)
+is the minimum of S of its stage and S of its replica. The published analyzer contains these
+definitions in ``explain_slowdown``, ``AnalyzerResult``, ``analyzer/compute_mw.py`` and
+``analyzer/compute_ms.py``.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Scenarios:
     def lengths_ns(self) -> Ints:
         """Iteration lengths in ns, shape (iterations, 2): at measured times, and at ideal times.
 
-        Launch delays are left out. The replay runs on first access, because advice on faults does
-        not need it.
+        Launch delays are left out. The replay runs only on first access, because advice on faults
+        does not need it.
         """
         times = np.stack((self.own_ns, self.ideal_ns), axis=1)
         return self.replay.lengths_ns(times, self.early_ns)
@@ -126,7 +127,7 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def measure_groups(self, label: Ints, values: Ints) -> Floats:
-        """Measure how long ideal iterations become if one group of rows keeps its measured times.
+        """Measure how long ideal iterations become if one group keeps its measured durations.
 
         Args:
             label: Label of each row's group, such as its stage, or -1 if the row is in no group.
@@ -149,7 +150,7 @@ class Scenarios:
         """Return the fraction of the slowdown that disappears if a set of rows takes ideal times.
 
         The fraction is ``(original - length with the set) / (original - ideal)``. All rows outside
-        the set keep their measured times.
+        the set keep their measured durations.
 
         Args:
             sets: One mask of rows per set.
@@ -192,8 +193,8 @@ class Scenarios:
     ) -> Floats:
         """Replay the rows that depend on several groups ("mixed" rows) once per group.
 
-        In each replay, the rows of one group keep their measured times, and all other rows have
-        ideal times.
+        In each replay, the rows of one group keep their measured durations, and all other rows have
+        ideal durations.
 
         Args:
             group: Group number of each row. A row whose number is not in ``[0, n_groups)`` belongs
@@ -282,8 +283,8 @@ class Scenarios:
 def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
     """Yield the times of all rows in each group's scenario, several scenarios at a time.
 
-    In the scenario of a group, its rows keep their measured times, and all other rows have ideal
-    times.
+    In the scenario of a group, its rows keep their measured durations, and all other rows have
+    ideal durations.
 
     Args:
         group: Group number of each row. A row whose number is not in ``[0, groups)`` belongs to no
@@ -383,8 +384,8 @@ class Slowdowns:
         by_microbatch: Slowdown S of each microbatch's work.
         by_link: Slowdown S of the transfers between two stages, keyed by (source stage, destination
             stage).
-        by_iteration: Slowdown S of each iteration: its length replayed at measured times, divided
-            by its ideal length.
+        by_iteration: Slowdown S of each iteration: its length when replayed with the measured
+            durations, divided by its ideal length.
         worker_share: The metric M_W: the fraction of the slowdown that disappears if the slowest
             3 % of the workers (at least one) take ideal times. None if there is no slowdown.
         last_stage_share: The metric M_S: the fraction of the slowdown that disappears if the last
@@ -510,7 +511,7 @@ def _measure_group_slowdowns(
 ) -> dict[str, dict[int, float]]:
     """Return the slowdown S of each group, keyed by grouping and then by the label of the group.
 
-    S is the mean iteration length when only this group keeps its measured times, divided by the
+    S is the mean iteration length when only this group keeps its measured durations, divided by the
     mean length of ideal iterations.
 
     Args:

@@ -7,8 +7,8 @@ late::
     iteration 0    ├──────── start-up broadcast ────────┤├─ F0 ─┤├─ F1 ─┤ ...
     iteration 1                                   ├usual┤├─ F0 ─┤├─ F1 ─┤ ...
 
-A replay with these broadcasts would be longer than the measured window, and advice would promise to
-save time that other iterations do not spend.
+A replay with these broadcasts would be longer than the measured window. Advice would then promise
+to save time that other iterations do not spend.
 """
 
 from __future__ import annotations

@@ -83,8 +83,7 @@ class Kind:
 class Work(Table):
     """Operations and communication of iterations. A value of -1 means unknown or none.
 
-    If rows of the same rank and kind start at the same time, they are in the order in which they
-    ran.
+    Rows of the same rank and kind that start at the same time are in the order in which they ran.
 
     Attributes:
         rank: Index of the rank that did the work.
@@ -130,7 +129,7 @@ class Work(Table):
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of any
         row of the meeting. This is ``get_transfer_time`` in the published ``analyzer/wia.py``. The
-        transfer time can be negative. If the difference is -10 ms or less, the data was buffered,
+        transfer time can be negative. If the difference is -10 ms or less, the data was buffered
         and the transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)

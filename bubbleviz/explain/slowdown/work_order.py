@@ -117,7 +117,7 @@ def _order_transfers(
 
     The second case applies if more than half of the entry's receives were posted early. Only
     receives whose data was sent more than ``CLOCK_NS`` before the end of the compute operation are
-    counted for this.
+    counted.
 
     Args:
         work: Work table of all ranks.
@@ -354,12 +354,13 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return (row, collective) pairs: for each collective, the row that has to wait for it.
 
-    - If the collective was exposed, the first compute operation after its end has to wait.
-    - Otherwise, the first optimizer after its end has to wait.
+    A collective was exposed if the rank had nothing else to compute when it ended. This is the case
+    if all earlier compute operations had ended by then, allowing for ``CLOCK_NS``.
 
-    Collectives without such a row are left out. A collective was exposed if the rank had nothing
-    else to compute when it ended. This is the case if all earlier compute operations had ended by
-    then, allowing for ``CLOCK_NS``.
+    - After an exposed collective, the first compute operation after its end has to wait.
+    - After any other collective, the first optimizer after its end has to wait.
+
+    Collectives without such a row are left out.
 
     Args:
         work: Work table of all ranks.
