@@ -40,7 +40,8 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 
     Args:
         paths: Files, directories and patterns.
-        progress: Callback that is notified of progress if a trace must be decoded completely.
+        progress: Callback that receives the progress of decoding, if a trace must be decoded
+            completely.
 
     Raises:
         InputError: A path does not exist, cannot be read, or contains no files to read.

@@ -1,4 +1,4 @@
-"""Finds the model layer that a range name refers to, using ``layer_names.toml``."""
+"""Determines which model layer a range name belongs to, using ``layer_names.toml``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LayerName:
 
 
 def parse_layer_name(name: str) -> LayerName | None:
-    """Return the layer that a range name refers to, or None if the name is not a layer name.
+    """Return the layer that a range name belongs to, or None if the name is not a layer name.
 
     The first pattern that matches wins. Names longer than 200 characters are not matched. The layer
     number is -1 if the pattern captures no number or a number with more than six digits.

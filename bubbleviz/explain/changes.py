@@ -185,12 +185,13 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
     - ``even-microbatches``: every operation takes the mean time of its kind. This scenario is
       yielded only if microbatch lengths vary more than expected by chance.
 
-    Operations without a microbatch number keep their measured times, except in ``balanced``.
+    The measured times of operations without a microbatch number are kept, except in ``balanced``.
     """
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
     kinds = group_rows(operations.rank[rows], operations.chunk[rows], phase)
-    # An operation of several microbatches (a W of all remaining ones) keeps its measured time.
+    # The measured time is kept for an operation of several microbatches (a W for all remaining
+    # ones).
     is_single = operations.microbatch[rows] >= 0
     median_ns = measured_ns[find_median_rows(kinds.of_row, len(kinds), measured_ns)]
     median_ns = np.where(is_single, median_ns[kinds.of_row], measured_ns)
@@ -248,7 +249,7 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
 #     measured   F0 F1 B0 F2 B1 B2      B0 is late by 1
 #     planned    F0 B0 F1 F2 B1 B2
 
-#: Phases that can be reordered. A rank that ran any other phase keeps its order.
+#: Phases that can be reordered. If a rank ran any other phase, its order does not change.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
 #: Deviation kinds of operations that ran at a different position than planned.
 _MOVED = ("late", "early")
@@ -259,7 +260,7 @@ def replay_planned_order(
 ) -> tuple[Ints, Ints] | None:
     """Replay the averaged iterations twice: in the measured and in the planned order.
 
-    Operations keep their measured durations. Launch delays are left out of both replays.
+    The measured durations of operations are used. Launch delays are left out of both replays.
 
     Args:
         run: The replayed run.
@@ -321,11 +322,11 @@ def _assign_turns(
     """For each operation, return the operation that ran at its planned position.
 
     If ranks had kept the planned order, operation ``i`` would have run at the position at which
-    operation ``result[i]`` ran. If ``result[i]`` is ``i``, the position does not change. All
-    operations of a rank in an iteration keep their positions in two cases:
+    operation ``result[i]`` ran. If ``result[i]`` is ``i``, the position does not change. The
+    positions of a rank's operations in an iteration do not change in two cases:
 
     - The rank has missing, repeated or extra operations in the iteration.
-    - It ran phases that cannot be reordered.
+    - The rank ran phases that cannot be reordered.
 
     Args:
         operations: Operations of all ranks.

@@ -127,7 +127,7 @@ class BusyTimes(Table):
         by_end = sort_rows(self.end_ns)
         n_ended = np.searchsorted(self.end_ns[by_end], start_ns, side="right")
         last_work = np.append(by_end, NONE)[n_ended - 1]
-        # An index past the last work refers to no work.
+        # There is no work at an index past the last work.
         next_work = np.searchsorted(self.start_ns, end_ns)
         count, none = len(rank), make_constant(NONE, len(rank))
         return IdleIntervals(
@@ -269,7 +269,7 @@ def mark_inside(
     """Set the cause or activity of the idle time that lies inside the given intervals.
 
     Idle time is split at the bounds of the intervals. The pieces inside also get a ``host_call`` of
-    -1. All other pieces keep their values.
+    -1. All other pieces do not change.
 
     Args:
         idle: Idle time of one rank, or of several ranks packed into one timeline. Sorted by start.

@@ -144,7 +144,7 @@ def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Int
 def _normalize_by_kind(operations: Operations, rows: Ints) -> Floats:
     """Divide the busy time of each operation by the mean of its rank, chunk and phase.
 
-    A mean below 1 ns is replaced by 1 ns.
+    A mean below 1 ns is replaced with 1 ns.
 
     Args:
         operations: Operations of all ranks.

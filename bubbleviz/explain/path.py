@@ -215,7 +215,7 @@ def _take_turns(work: Work, turns: Ints) -> Work:
     """Give each operation ``i`` the start and end of operation ``turns[i]``.
 
     Args:
-        work: Work table whose first rows are operations. All other rows keep their times.
+        work: Work table whose first rows are operations. The times of all other rows do not change.
         turns: For each operation, the row of the operation whose times it gets.
     """
     turn = np.arange(len(work))

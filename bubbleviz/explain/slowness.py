@@ -120,7 +120,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
     """Return the best possible time of each row, divided by its measured time.
 
     The measured time of a row is the sum of its times. For the best possible time, each time is
-    replaced by the shortest time of its group.
+    replaced with the shortest time in its group.
 
     Args:
         row: For each time, the index of the row that it belongs to.

@@ -299,7 +299,7 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
 def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
     """Return the time of each virtual stage in a layout as a multiple of its time in the run.
 
-    The result is keyed by phase. A time of 0 in the run is replaced by 1 ns.
+    The result is keyed by phase. A time of 0 in the run is replaced with 1 ns.
     """
     assert question.current_layout is not None
     measured_ns, changed_ns = (

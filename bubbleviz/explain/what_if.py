@@ -302,8 +302,8 @@ def _measure_peaks(
     """Yield for each rank the maximum number of microbatches whose activations it held at once.
 
     A microbatch holds activations from the end of its F to the end of its W. If it has no W, it
-    holds them to the end of its BW or B. With n model chunks, the activations of one chunk count as
-    1/n of a microbatch.
+    holds them to the end of its BW or B. With n model chunks, the activations of one chunk are
+    counted as 1/n of a microbatch.
     """
     ran = operations.take(
         (operations.iteration == iteration.index)

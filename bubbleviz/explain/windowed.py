@@ -41,7 +41,7 @@ def _select_rows(
 ) -> ExplainedRows:
     """Restrict the bubbles and receives of a run to a window, and renumber their references.
 
-    Operation rows and iteration indices in these two tables are replaced by ``new_row`` and
+    Operation rows and iteration indices in the two tables are renumbered with ``new_row`` and
     ``new_iteration``. All other tables are returned unchanged: they describe the whole run and use
     its row numbers.
 

@@ -239,8 +239,8 @@ def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
 
     The order that ran is given the measured peak. For any other choice, each device needs
     ``resident + peak * microbatch`` bytes, and the largest of these values is the peak memory. A
-    choice with several replicas never fits within a limit. Without a limit, ``fits`` keeps its
-    value.
+    choice with several replicas never fits within a limit. Without a limit, ``fits`` does not
+    change.
 
     Args:
         choice: A schedule, or the order that ran.
@@ -328,7 +328,7 @@ def compare_sizes(
     The choice with the least device time per microbatch (:attr:`Choice.device_ns`) comes first.
     Combinations that a schedule does not allow come last, along with the reason.
 
-    To calibrate the predictions, the run's own order is simulated as well. All predictions are
+    To calibrate the predictions, the run's own order is also simulated. All predictions are
     multiplied by the ratio of the measured window to the simulated window. The confidence interval
     of a prediction accounts for three sources of error: the uncertainty of the measured mean, the
     uncertainty of the random draws, and the difference between measurement and simulation.

@@ -137,8 +137,8 @@ def find_best_plan(
 ) -> BestPlan:
     """Find the best order for a workload among fixed plans and the results of a search.
 
-    If the run's backward is fused and ``split`` is None, orders that split the backward are
-    searched for as well, but only as candidates for :attr:`BestPlan.best_split`.
+    If the run's backward is fused and ``split`` is None, the function also searches for orders that
+    split the backward, but only as candidates for :attr:`BestPlan.best_split`.
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
@@ -313,7 +313,7 @@ def _relax_workload(workload: Workload) -> Workload:
 
 
 def _fuse_backwards(order: Order) -> Order:
-    """Return the order with each B that is immediately followed by its W replaced by a BW."""
+    """Return the order with each B that is immediately followed by its W replaced with a BW."""
     fused: list[PlannedOperation] = []
     for op in order:
         if op.phase is Phase.W and fused and fused[-1] == replace(op, phase=Phase.B):

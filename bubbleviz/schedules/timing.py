@@ -65,7 +65,7 @@ class _Level(NamedTuple):
 class Timing:
     """The rows of a dependency graph, sorted into levels and ready for timing.
 
-    ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. If a row
+    ``levels``, ``followed`` and ``members`` identify a row by its position in ``rows``. If a row
     follows no other row, ``followed`` contains the position after the last row, whose end time is
     fixed. A row that meets no other row is the only member of its own meeting.
 

@@ -106,7 +106,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return sentences of advice (at least one), sorted by the time they concern, longest first.
 
     Idle time, exposed communication and exposed copies each get a sentence if they are long enough.
-    If all of them are too short, a single sentence says that there is little to gain.
+    If all of them are too short, a single sentence states that there is little to gain.
 
     If work is missing from a profile, advice on the missing work comes first, unless the sentence
     on idle time already covers it.
@@ -125,7 +125,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     parts = _advise_on_busy_time(measurement, SHARE if is_idle else MIN_IDLE_SHARE)
     if is_idle:
         parts.append((measurement.idle_ns, _advise_on_idle_time(measurement)))
-    # The sort is stable, so parts with equal times keep their order.
+    # The sort is stable, so the order of parts with equal times is preserved.
     parts.sort(key=lambda part: -part[0])
     sentences = [sentence for _, sentence in parts]
     # An incomplete profile is no reason to change the program.

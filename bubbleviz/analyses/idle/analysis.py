@@ -98,11 +98,11 @@ def idle(
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
-        progress: Callback that is notified of how much of each profile has been read.
+        progress: Callback that receives the progress of reading each profile.
 
     Raises:
-        BubblevizError: The analysis is not possible. The message says what happened, where, and
-            what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: The profiles cannot be analyzed. The message states what happened, where,
+            and what to do next; see :mod:`bubbleviz.errors`.
     """
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: must be a number of microseconds, 0 or more")
@@ -176,7 +176,7 @@ def _read_profile(
 
     Args:
         path: Path to the profile.
-        watch: Callback that is notified of how much of the profile has been read.
+        watch: Callback that receives the progress of reading the profile.
         options: Options of the analysis.
         jobs: Number of threads used to read the profile.
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
@@ -220,7 +220,7 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Label each rank with its host and device, adding details if labels would be equal.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
-    the host is replaced by the profile's file name, and finally by the profile's path.
+    the host is replaced with the profile's file name, and finally with the profile's path.
     """
     # If a trace names no host, its file name without the suffix is used as the host.
     hosts = [

@@ -155,7 +155,7 @@ def _number_unattributed(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return, for each gap, an activity id that says which kind of work delayed the work after it.
+    """Return, for each gap, the activity id for the kind of work that delayed the next work.
 
     The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``.
 

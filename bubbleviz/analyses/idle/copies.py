@@ -85,7 +85,7 @@ def sum_copies(
     span. The result is empty if neither the direction nor the size of any copy is known.
 
     Args:
-        copies: Copies of the profile, or None if it records no details of copies.
+        copies: Copies in the profile, or None if it records no details of copies.
         activities: All kernels in the profile, followed by all copies.
         device: The device.
     """

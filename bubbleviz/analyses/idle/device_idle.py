@@ -272,7 +272,7 @@ def _sum_work(
     work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
     count = np.bincount(name, minlength=len(works))
-    # Page migrations count as copies, even though they have names like kernels.
+    # Page migrations are counted as copies, even though they have names like kernels.
     classes = [
         COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(
@@ -293,7 +293,7 @@ def _measure_queue(
     Page migrations are ignored, because no call launches them.
 
     Args:
-        activities: Kernels and copies of the profile.
+        activities: Kernels and copies in the profile.
         device: The device.
         call: Row of the call that launched each activity, or -1 if unknown.
         launched_ns: Start time of the launching call, which is undefined if the call is unknown.

@@ -208,7 +208,7 @@ def _find_evidence(
 
     Args:
         linked: The profile, with its work linked to calls.
-        devices: Devices of the profile.
+        devices: Devices in the profile.
         options: Options of the analysis.
         synchronization: Synchronization events in the profile, or None if there are none.
 
@@ -275,7 +275,7 @@ def _find_waiting(
 
     Args:
         linked: The profile, with its work linked to calls.
-        synchronization: Synchronization events of the profile.
+        synchronization: Synchronization events in the profile.
         recording_calls: Calls that recorded events.
         kinds: Name patterns that identify communication kernels.
     """
@@ -304,7 +304,7 @@ def _find_threads(
 
     Args:
         profile: The profile.
-        devices: Devices of the profile.
+        devices: Devices in the profile.
         calls: Calls that launched the work after gaps, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
 
@@ -380,7 +380,7 @@ def _find_steps(
 
     Args:
         profile: The profile.
-        devices: Devices of the profile.
+        devices: Devices in the profile.
         threads: Launching threads and main threads.
         lookup: Rules that classify ranges by name.
         pattern: Pattern for step names that the user gave, or None to recognize steps

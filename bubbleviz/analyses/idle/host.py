@@ -67,7 +67,7 @@ def collect_gap_calls(
         profile: The profile, including its calls.
         launching: Rows of calls that launched the work after gaps, distinct and ascending.
         idle: Idle time of the devices, keyed by process.
-        records: Event records of the profile.
+        records: Event records in the profile.
 
     Returns:
         calls: The collected calls, sorted by row.
@@ -447,7 +447,7 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
 
     If ``threads`` does not contain this thread, the process's first thread with a name typical of
     Python's main thread (see ``_PYTHON``) is used instead. If there is no such thread either, the
-    thread whose id equals the process id is returned anyway.
+    id of the main thread is assumed to equal the process id.
     """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}

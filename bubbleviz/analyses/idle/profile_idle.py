@@ -35,8 +35,8 @@ class MeasuredProfile:
         limitations: What the measurements could not cover, and why.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
-        unknown_kernels: Kernels whose names are in no list of known kernels. Their times are in UTC
-            if ``has_utc``, otherwise on the profile's own clock.
+        unknown_kernels: Kernels whose names are not in any list of known kernels. Their times are
+            in UTC if ``has_utc``, otherwise on the profile's own clock.
         has_utc: Whether the profile records UTC.
     """
 
@@ -105,7 +105,7 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels in a window whose names are in no list of known kernels.
+    """Return the kernels in a window whose names are not in any list of known kernels.
 
     Only kernels that run completely inside the window are returned. Times are in UTC, or on the
     profile's own clock if the profile does not record UTC.

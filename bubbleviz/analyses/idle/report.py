@@ -153,7 +153,7 @@ class RankIdle:
         exposed_copy_ns: Time during which a copy or memset ran, but no kernel.
         activities: Idle time by activity, longest first. The times add up to ``idle_ns``.
         steps: The steps in chronological order, followed by the time outside of all steps, if any.
-        steps_by: Clause that says how the steps were recognized.
+        steps_by: Clause that states how the steps were recognized.
         idle: Idle time, one row per piece with a single activity. A short gap has rows only if it
             overlaps profiler overhead or unrecorded time; all other short gaps are only summed in
             ``steps``. ``before`` and ``after`` are indices into ``works``, and ``activity`` is an

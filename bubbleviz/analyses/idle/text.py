@@ -334,7 +334,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
         return
     shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
     idle = shares.sum(axis=1)
-    # The sort is stable, so devices that are equally idle keep their order.
+    # The sort is stable, so the order of equally idle devices is preserved.
     order = np.argsort(-idle, kind="stable").tolist()
     labels = [blocks.truncate_name(measurement.ranks[at].label) for at in ranks]
     headers = [blocks.truncate_name(name, _HEADER) for name in names]
@@ -390,7 +390,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Make a table of the ``top`` proved waits that have the longest time without compute."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
-    # The sort is stable, so devices keep their order.
+    # The sort is stable, so the order of the devices is preserved.
     waits.sort(key=lambda pair: pair[0].order())
     rows = [
         {

@@ -61,7 +61,7 @@ class HeldWork(Table):
             its stream had ended.
         end_ns: Time at which the event completed or the activity started, whichever is earlier.
         by: Row of the activity that completed the event by ending.
-        kind: Kind of the activity ``by``, such as :data:`COMPUTE`.
+        kind: Kind of the activity in ``by``, such as :data:`COMPUTE`.
     """
 
     work: Ints
@@ -142,8 +142,8 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
     """Look up the call that made each event record. Return the records and the calls' start times.
 
     A record and a call match if their process and correlation id are equal. If several calls match
-    a record, the call that starts first is used. Records that match no call are left out, and the
-    remaining records keep their order.
+    a record, the call that starts first is used. Records that match no call are left out. The order
+    of the remaining records is preserved.
 
     Args:
         records: Event records.
@@ -196,7 +196,7 @@ class StreamOrder:
     def find_before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
         """Return, for each query, the index of the last work launched on a stream before a time.
 
-        The index refers to ``work``, and is -1 if there is none.
+        The result is an index into ``work``, or -1 if there is no such work.
 
         Args:
             stream: Stream of each query.
@@ -208,15 +208,15 @@ class StreamOrder:
     def find_after(self, stream: Ints, time_ns: Ints) -> Ints:
         """Return, for each query, the index of the first work launched on a stream after a time.
 
-        The index refers to ``work``, and is -1 if there is none. Work launched exactly at the time
-        is not included.
+        The result is an index into ``work``, or -1 if there is no such work. Work launched exactly
+        at the time is not included.
         """
         last = self.find_before(stream, time_ns, or_at=True)
         index = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
         return np.where(np.append(self.stream, NONE)[index] == stream, index, NONE)
 
     def mask_trusted(self, index: Ints) -> Bools:
-        """Return a mask of the indices that are -1 or refer to work with a known launching call."""
+        """Return a mask of the indices that are -1 or whose work has a known launching call."""
         return np.append(self.has_call, True)[index]
 
     def find_last_work(self, stream: Ints, time_ns: Ints) -> Ints:
@@ -231,7 +231,7 @@ class StreamOrder:
 def find_latest_so_far(run: Ints, value: Ints) -> Ints:
     """Return, for each row, the row with the largest value so far in the same run.
 
-    Rows of a run are adjacent. If several rows have the largest value, the first one wins::
+    The rows of a run are adjacent. If several rows have the largest value, the first one wins::
 
         run      0 0 0 1 1
         value    5 7 6 2 2
@@ -556,7 +556,7 @@ def find_waiting(
     The method is described at the beginning of this module.
 
     Args:
-        synchronization: Synchronization events of the profile.
+        synchronization: Synchronization events in the profile.
         calls: Calls that recorded events.
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.

@@ -119,10 +119,10 @@ def measure_model(
         conventions: Names or TOML files of the conventions that the range names follow.
         skip: Number of iterations to leave out at the start.
         jobs: Number of processes used to read profiles.
-        progress: Callback that is notified as files are read.
+        progress: Callback that receives the progress of reading files.
 
     Raises:
-        BubblevizError: The profiles cannot be read, or contain no pipeline with layers.
+        BubblevizError: The profiles cannot be read, or do not contain a pipeline with layers.
     """
     fleet, watched = Fleet(jobs), progress or Unwatched()
     files = fleet.find(list(paths))

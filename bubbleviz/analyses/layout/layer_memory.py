@@ -37,7 +37,7 @@ def add_layer_memory(
 
     Returns:
         layers: The layers, including their memory.
-        assumptions: Assumptions made in place of measurements, one sentence each.
+        assumptions: Assumptions that replace missing measurements, one sentence each.
     """
     activation_bytes, weight_bytes, resident = (np.zeros(len(layers)) for _ in range(3))
     assumptions = {_RESIDENT}
@@ -65,7 +65,7 @@ def measure_layer_bytes(
 
     Bytes are added up over all ranks that run a layer, so only the ratios between the layers of a
     stage are meaningful. Layers without any memory events get 0. Recorded layers are matched by
-    virtual stage and name. The parts of an embedding or a head count as one layer.
+    virtual stage and name. The parts of an embedding or a head are treated as one layer.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.

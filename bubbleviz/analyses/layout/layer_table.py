@@ -45,7 +45,7 @@ class MeasuredModel:
         layers: The model's layers.
         split: Whether B and W were measured separately. If not, B and W are each assumed to take
             half of the backward.
-        assumptions: Assumptions made in place of measurements, one sentence each.
+        assumptions: Assumptions that replace missing measurements, one sentence each.
         memory: Whether the activation memory is known.
         in_bytes: Whether memory is in bytes.
         plain_memory: Whether memory is in plain numbers, which have the unit of ``--memory-limit``.

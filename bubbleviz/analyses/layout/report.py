@@ -70,7 +70,7 @@ def find_layouts(
             in the measured run.
         schedules: Names of schedules, or empty for all schedules with a fixed order.
         limit: Available memory per device, or None for no limit.
-        watch: Callback that is called with the completed share of the search.
+        watch: Callback that receives the completed fraction of the search.
 
     Raises:
         UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or

@@ -104,7 +104,7 @@ class EventGpu:
         proxy threads are kept, because they may belong to any family.
 
         Args:
-            pool: Kernels of the profiles.
+            pool: Kernels in the profiles.
             time_ns: Start time of each operation on the clock to be aligned.
 
         Returns:
@@ -260,10 +260,10 @@ def align_events(
 
     Args:
         files: The event files.
-        pool: Kernels of the profiles.
+        pool: Kernels in the profiles.
 
     Returns:
-        tables: Operations of each file. The column ``gpu`` is an index into ``pool.places``, or a
+        tables: Operations from each file. The column ``gpu`` is an index into ``pool.places``, or a
             larger number if the GPU is in no profile.
         clocks: Clocks to which the column ``clock`` refers.
         n_ambiguous: Number of operations whose clock matches the kernels at several offsets.
@@ -339,7 +339,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
 
     Args:
         gpu: The GPU and its operations.
-        pool: Kernels of the profiles.
+        pool: Kernels in the profiles.
         used_places: Indices in ``pool.places`` that other GPUs have already matched, changed in
             place. The place of this GPU is added, unless its process has only one place.
     """

@@ -47,7 +47,8 @@ class Communication:
     Attributes:
         operations: Table of the operations, one row per operation and rank.
         ranks: Number of ranks in each communicator, or None if unknown.
-        clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
+        clocks: Clocks to which ``operations.clock`` refers by index. The first one is the report's
+            clock.
         files: For each file, a tuple (path as given, format such as ``nsys``, number of events by
             category). The last element is empty for profiles.
         limitations: What could not be measured, and why.
@@ -112,7 +113,7 @@ def measure_communication(
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
-        progress: Callback that is called with how much of each file has been read.
+        progress: Callback that receives the progress of reading each file.
 
     Raises:
         BubblevizError: An input is invalid; see :mod:`bubbleviz.errors`.
@@ -161,7 +162,7 @@ def measure_communication(
 def merge_communication(
     recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
 ) -> Communication:
-    """Merge the communication operations from event files and profiles, and measure who waited.
+    """Merge communication operations from event files and profiles, and measure who waited.
 
     Clocks are aligned by kernels and UTC first, and then by the ends of common operations. Each
     operation's duration is then split into waiting and moving data, at the start of the operation's
@@ -263,7 +264,7 @@ def collect_operations(
 
     Args:
         recorded: Event files.
-        events: Operations of each event file, with zero-based clock numbers.
+        events: Operations in each event file, with zero-based clock numbers.
         profiles: Profiles.
         pool: Kernels of all profiles, on the report's clock.
 
@@ -368,7 +369,7 @@ def _find_clock_bases(
     - An unused number otherwise.
 
     Args:
-        event_clocks: Clocks of the event files.
+        event_clocks: Clocks used in the event files.
         table: Operations. The column ``clock`` numbers the clocks of profiles first.
         machines: Machine on which each profile was recorded.
         profiles: The profiles.
@@ -563,8 +564,8 @@ def _select_window(
     """Select the operations that start within a window.
 
     Args:
-        communication: Operations of the complete run, because splitting waiting from moving needs
-            all members.
+        communication: Operations of the complete run, because all members are needed to distinguish
+            waiting from moving.
         window: The window as the user gave it.
         extent_ns: Start and end (exclusive) of the window on the report's clock.
 

@@ -30,7 +30,7 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: Operations that move n times as many bytes as are counted, where n is the number of ranks.
+#: Operations that move n times the number of bytes counted, where n is the number of ranks.
 PER_RANK_OPERATIONS = frozenset(
     ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )
@@ -85,7 +85,7 @@ class Split(IntEnum):
     MEMBERS = 1
     #: The operation was waiting while its proxy thread waited for the peer.
     PROXY = 2
-    #: Like ``MEMBERS``, but members were paired by their order alone.
+    #: Like ``MEMBERS``, but members were paired based only on their order.
     ORDER = 3
 
 
@@ -164,7 +164,7 @@ class Communications(Table):
 
     Attributes:
         source: Index of the file that contains the operation.
-        kind: Kind of operation, a code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
+        kind: Kind of operation, as a code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: Process id.
         gpu: Number of the GPU, or -1 if the files do not distinguish GPUs.
         name: Name of the operation, as an index into ``names``.
@@ -247,8 +247,8 @@ def make_communications(
     Args:
         rows: Number of rows.
         columns: Columns keyed by name. A single number is used for all rows.
-        names: Texts that columns refer to.
-        communicators: Communicators that ``communicator`` refers to.
+        names: Texts to which the columns refer by index.
+        communicators: Communicators to which ``communicator`` refers by index.
     """
     values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
     values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}

@@ -148,7 +148,7 @@ def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, 
     matched by order.
 
     Args:
-        table: Operations of all files. Only rows from flight recorders have a ``progress``.
+        table: Operations from all files. Only rows from flight recorders have a ``progress``.
         dumped: Ranks of the run whose flight recorders were read.
 
     Returns:

@@ -282,7 +282,7 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
     def count_agreeing(start_ns: int) -> tuple[int, int]:
         """Return the number of agreeing operations, and the median of their differences.
 
-        Each operation counts once, even if several kernels are near it.
+        Each operation is counted once, even if several kernels are near it.
         """
         by_operation = pairs.list_differences(rows, start_ns, start_ns + tolerance_ns)
         n_agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)

@@ -35,7 +35,7 @@ def get_family(name: str) -> str:
     """Return the kernel family of an operation.
 
     Send, Recv and operations that consist of sends and receives share the family ``SendRecv``. The
-    family of any other operation is its name, with ``Bcast`` replaced by ``Broadcast``.
+    family of any other operation is its name, with ``Bcast`` replaced with ``Broadcast``.
     """
     name = {"Bcast": "Broadcast"}.get(name, name)
     return "SendRecv" if name in _SEND_RECV_OPERATIONS else name
@@ -105,8 +105,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
 
     Args:
         activities: All kernels in the profile, followed by all copies.
-        kinds: Kernel lists. Kernels that the user added as communication kernels are selected as
-            well.
+        kinds: Kernel lists. Kernels that the user added as communication kernels are also selected.
         host: Name of the host that recorded the profile.
 
     Returns:
@@ -139,7 +138,7 @@ def pool_kernels(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> K
     """Concatenate the kernels of all profiles, converted to the report's clock.
 
     Args:
-        tables: Kernels of each profile.
+        tables: Kernels in each profile.
         clocks: Clock of each profile.
     """
     places: list[tuple[int, int, str]] = []
@@ -173,7 +172,7 @@ def list_operations(
     contains no operation.
 
     Args:
-        kernels: Communication kernels of the profile.
+        kernels: Communication kernels in the profile.
         first: Row of the first kernel of each operation.
         last: Row of the last kernel of each operation.
         columns: Other columns of the operations, keyed by column name. ``name`` is required.

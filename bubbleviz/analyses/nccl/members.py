@@ -150,7 +150,7 @@ def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
 
 
 def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
-    """Pair kernels on different GPUs by order alone, for profiles without communicators.
+    """Pair kernels on different GPUs based only on their order, for profiles without communicators.
 
     The k-th kernels of a family on all GPUs form a group. The groups of a family are paired if both
     conditions are met:
@@ -241,7 +241,7 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
         table: Operations from all files.
         instance: Instance number of each row, shared by all members of an operation, or -1 if
             unknown.
-        polled: Mask of the rows from flight recorders. All other rows keep their times.
+        polled: Mask of the rows from flight recorders. The times of all other rows do not change.
     """
     is_timed = (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
     rows = np.flatnonzero(polled & (instance != NONE) & is_timed)
@@ -361,8 +361,8 @@ def split_waiting(
         table: Operations from all files.
         instance: Instance number of each row, shared by all members of an operation, or -1 if
             unknown.
-        order_instance: Instance number of each row that was paired by order alone, or -1 for other
-            rows.
+        order_instance: Instance number of each row that was paired based only on order, or -1 for
+            other rows.
         compared: A group id for each clock. Times on clocks in the same group are comparable.
         peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0
             without a proxy thread.
@@ -391,7 +391,7 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
     """Return the time from each operation's start to the start of its last member.
 
     The waiting time is capped at the duration, if the duration is known. Rows that share a kernel
-    count as one member.
+    are treated as one member.
 
     Args:
         table: Operations from all files.

@@ -44,7 +44,7 @@ def collect_range_operations(
 
     Args:
         ranges: Ranges opened by NCCL.
-        kernels: Communication kernels of the profile.
+        kernels: Communication kernels in the profile.
         range_of_kernel: Row of the range that launched each kernel, or -1 if there is none.
         payloads: Payloads of the ranges, or None if no payloads were recorded.
 

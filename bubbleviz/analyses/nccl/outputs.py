@@ -199,7 +199,7 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
     Args:
         values: Numbers, or indices into ``texts``.
         unknown: Value that stands for unknown and is written as an empty cell.
-        texts: Texts that the values refer to, or None for a column of numbers.
+        texts: Texts to which the values refer by index, or None for a column of numbers.
     """
     if texts is None:
         return ["" if value == unknown else value for value in values.tolist()]

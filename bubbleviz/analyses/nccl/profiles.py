@@ -84,7 +84,7 @@ def read_profile(
     Args:
         path: Path to the profile.
         jobs: Number of threads used to read the profile.
-        watch: Callback that is notified of how much of the profile has been read.
+        watch: Callback that receives the progress of reading the profile.
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the file exported from a ``.nsys-rep`` report, next to the
             report.

@@ -25,7 +25,7 @@ def collect_pytorch_operations(
 
     Args:
         collectives: Recorded collectives, one row per kernel.
-        kernels: Communication kernels of the profile.
+        kernels: Communication kernels in the profile.
         rows: For each of ``kernels``, its row in the profile's activities.
 
     Returns:

@@ -33,8 +33,8 @@ class Total:
         duration_ns: Sum of the durations. If an operation shares its kernel with other operations,
             the kernel's full duration is counted for each of them.
         timed_operations: Number of operations whose duration is known.
-        busy_ns: Time during which any of the operations runs. Each instant of a GPU counts once.
-            The full duration of operations whose start is unknown is added.
+        busy_ns: Time during which any of the operations runs. Each instant on a GPU is counted
+            once. The full duration of operations whose start is unknown is added.
         waiting_ns: Sum of the waiting times. An operation usually waits until its last member
             starts.
         waiting_operations: Number of operations whose waiting time is known.
@@ -109,8 +109,8 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 def _measure_busy(table: Communications) -> int:
     """Return the time in ns during which any operation runs on a GPU, summed over all GPUs.
 
-    Overlapping operations on the same GPU and clock count once. The full duration of operations
-    whose start is unknown is added. Operations whose duration is unknown are ignored.
+    Overlapping operations on the same GPU and clock are counted once. The full duration of
+    operations whose start is unknown is added. Operations whose duration is unknown are ignored.
     """
     is_timed = table.duration_ns >= 0
     has_start = is_timed & (table.start_ns != UNKNOWN)

@@ -55,7 +55,7 @@ def measure_costs(
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
-        progress: Callback that is notified as files are read.
+        progress: Callback that receives the progress of reading files.
 
     Raises:
         BubblevizError: The costs cannot be measured; see :mod:`bubbleviz.errors`.

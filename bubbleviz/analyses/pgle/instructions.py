@@ -277,7 +277,7 @@ def _select_executions(
     Args:
         thunks: One range of each execution on a device.
         device: Device of each execution.
-        ranges: All ranges of the profile.
+        ranges: All ranges in the profile.
         skip: Number of initial runs of each module on each device that are warm-up.
         in_modules: Whether the profile contains module ranges.
 
@@ -313,7 +313,7 @@ def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, In
     Args:
         thunks: One range of each execution on a device.
         device: Device of each execution.
-        ranges: All ranges of the profile.
+        ranges: All ranges in the profile.
 
     Returns:
         module: For each execution, an integer id of its module, or of its instruction if it is

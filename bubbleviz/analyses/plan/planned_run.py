@@ -440,7 +440,7 @@ def plan_run(
             kept.
         split: Whether orders may split the backward into B and W. None allows splitting if the run
             itself splits its backward.
-        watch: Callback that is called with the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the search.
 
     Raises:
         UsageError: The memory is too small for one microbatch, or the plan has too many operations.

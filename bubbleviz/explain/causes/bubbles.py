@@ -41,7 +41,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         host_range: If the host is the cause, the innermost range that the launching thread was in,
             as an index into the operations' ``names``. -1 otherwise.
         ratio: Name of the ratio.
-        operations: The table that rows and names refer to.
+        operations: The table that contains the rows and names.
         kinds: NCCL name of each collective kind, or "" for a kind without a name.
     """
 
@@ -66,7 +66,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             idle: Pieces of idle time, each within a single window.
             iteration: Iteration whose window contains each piece.
             ratio: Name of the ratio.
-            operations: The table that rows and names refer to.
+            operations: The table that contains the rows and names.
             kinds: NCCL name of each collective kind.
         """
         columns = {name: getattr(idle, name) for name in IdleIntervals.column_names()}

@@ -131,7 +131,7 @@ def _explain_first_stage(
     - The operation after it has no known input from another rank.
 
     :func:`_find_tokens` and :func:`_divide_waits` find the part of each interval that is such a
-    wait. The remaining time keeps its cause.
+    wait. The cause of the remaining time does not change.
 
     Args:
         operations: Operations of all ranks.
@@ -256,7 +256,7 @@ def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
 
     - If no request was pending, all time before ``limit_ns`` gets the cause REQUESTS.
     - Otherwise, the time before the arrival of the token gets the cause TOKEN.
-    - All other time keeps its cause.
+    - The cause of all other time does not change.
     """
     pieces = split_idle(waits.pieces, tokens.time_ns, waits.limit_ns)
     row = np.searchsorted(waits.interval, pieces.interval)
@@ -344,7 +344,7 @@ def _split_waits(
       rank.
     - CHUNKS also gets the busy time of F7 minus the busy time of F6, both on this rank.
 
-    Negative contributions are replaced by 0, so the contributions may not add up to the wait.
+    Negative contributions are replaced with 0, so the contributions may not add up to the wait.
 
     Args:
         operations: Operations of all ranks.

@@ -199,7 +199,8 @@ def _list_waits(
         return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
 
     received_ns = _get_time_of_next(arrivals.exact_ns, next_operation)
-    # If the producer is unknown, waiting and transfer look the same, so both count as waiting.
+    # If the producer is unknown, waiting and transfer look the same, so both are treated as
+    # waiting.
     ready_ns = _get_time_of_next(inputs.ready_ns, next_operation)
     if not is_constant(received_ns):
         ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
@@ -252,8 +253,8 @@ def _split_in_collectives(
 ) -> IdleIntervals:
     """Split idle time inside collectives into waiting for the last member and moving data.
 
-    Waiting gets the cause DEPENDENCY, and moving data gets the cause COLLECTIVE. Two cases also
-    count as moving data:
+    Waiting gets the cause DEPENDENCY, and moving data gets the cause COLLECTIVE. Two cases are also
+    treated as moving data:
 
     - A rank waits in one collective while another collective moves data.
     - A collective ran, according to ``exposed``, but no row of ``collectives`` covers the time.

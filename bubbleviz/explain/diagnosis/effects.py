@@ -31,7 +31,7 @@ _MIN_PAUSE = 1.5
 #: Minimum logarithm of the factor of all microbatches of a slow replica, and their maximum spread.
 #: Minimum number of these microbatches.
 _MIN_REPLICA_SLOWNESS, _MIN_SLOW_MICROBATCHES = 0.05, 4
-#: Launch gaps longer than this multiple of their usual length count as a pause.
+#: Launch gaps longer than this multiple of their usual length are treated as pauses.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum rise in the logarithm of the pace over the run for a trend.
@@ -193,8 +193,8 @@ class Effects:
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run. All values are 1 if there is no trend.
         microbatches: Groups of compute operations with the same microbatch, iteration and replica.
-        microbatch_effect: How many times longer each microbatch takes on every stage. The factor is
-            1 if only one of several stages is slower.
+        microbatch_effect: How many times longer than usual each microbatch takes on all stages. The
+            factor is 1 if only one of several stages is slower.
         paces: Pace of each rank in each iteration.
         residual: Time of each compute operation (``computes.time_ns``) divided by the product of
             all factors.
@@ -396,8 +396,8 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
 def _mask_slow_replicas(computes: Computes, microbatches: Groups, factor: Floats) -> Bools:
     """Mark the microbatches that are slow only because their whole replica is slow.
 
-    A replica counts as slow in an iteration if all of its microbatches there are about equally
-    slow, and there are at least four of them.
+    A replica is slow in an iteration if it has at least four microbatches there, and all of them
+    are about equally slow.
 
     Args:
         computes: The compute operations of the run.
@@ -625,7 +625,7 @@ def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
 
     Each point is compared with the median of itself and its two neighbors, or of the first or last
     three points at the ends of a group. If it differs from this median by more than 0.2, it is
-    replaced by the median. Groups of fewer than 6 points are unchanged.
+    replaced with the median. Groups of fewer than 6 points are unchanged.
 
     Args:
         group: Zero-based group number of each point.

@@ -1155,7 +1155,8 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
     An operation is late if it was launched after its input had arrived. Idle time before the first
-    operation counts as pipeline warm-up regardless of its cause, so this delay is measured here::
+    operation is treated as pipeline warm-up regardless of its cause, so this delay is measured
+    here::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤

@@ -72,8 +72,8 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 
     Weight gradients are unordered if one range computed several of them, because the recording does
     not show which ones it computed, or in which sequence. Each run of consecutive unordered weight
-    gradients is sorted separately, and those that are not planned are dropped. All other operations
-    keep their positions. The returned codes have no ``unordered`` bits.
+    gradients is sorted separately, and those that are not planned are dropped. The positions of all
+    other operations do not change. The returned codes have no ``unordered`` bits.
 
     Args:
         order: Order in which the operations of a device actually ran.

@@ -8,7 +8,7 @@ and no recomputation. Orders are normalized so that they can be compared with a 
 - Microbatches are numbered from 0 in each iteration.
 - An overlapped pair (one operation that contains a forward and a backward) becomes a forward and a
   backward.
-- A range that clears weight gradients is replaced by all weight gradients that remain.
+- A range that clears weight gradients is replaced with all weight gradients that remain.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ to its backward. With p devices, the peaks are:
   Parallelism, arXiv 2401.10241, section 4). In that paper's memory limit, a microbatch between
   backward and W takes up only a part M_W of M_B. So the limit bounds only the number of
   microbatches in flight.
-- ``zb-v``, ``v-half`` and ``v-min`` have two chunks in a V. Each chunk counts as half a microbatch.
-  The orders that the authors' scheduler builds have the peaks p, (p + 2) / 2 and (p + 4) / 3 (Qi
-  et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 3).
+- ``zb-v``, ``v-half`` and ``v-min`` have two chunks in a V. Each chunk is counted as half a
+  microbatch. The orders that the authors' scheduler builds have the peaks p, (p + 2) / 2 and (p +
+  4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 3).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     and the one with the smaller distance wins. On a tie, the first explanation wins:
 
     1. All microbatches were planned, and some did not run. The plan contains all microbatches.
-       Operations of microbatches that did not run count as missing.
+       Operations of microbatches that did not run are counted as missing.
     2. Fewer microbatches were planned. The plan contains only the number of microbatches that ran.
 
     In this example, the first explanation fits::

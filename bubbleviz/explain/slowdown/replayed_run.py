@@ -62,7 +62,7 @@ class ExplainedRows:
 
         Args:
             get_row: Function that maps old operation rows to new rows, and -1 to -1.
-            operations: The table that the new rows refer to.
+            operations: The table that contains the new rows.
             first_rank: Number that is added to rank indices.
         """
         tables = {name: renumber(table, get_row, first_rank) for name, table in vars(self).items()}
@@ -165,7 +165,7 @@ class ReplayedRun:
     def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
         """Return the run restricted to the selected ranks.
 
-        Operation rows are renumbered. Ranks keep their indices.
+        Operation rows are renumbered. Rank indices do not change.
 
         Args:
             is_selected: Mask of the ranks to select. They must not receive inputs from ranks that

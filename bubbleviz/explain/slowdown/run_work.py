@@ -230,9 +230,9 @@ def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operat
 
 
 def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return a copy of ``meeting`` in which impossible meetings are -1.
+    """Return a copy of ``meeting`` in which implausible meetings are -1.
 
-    All members of a collective must have entered before any member leaves. A meeting is impossible
+    All members of a collective must have entered before any member leaves. A meeting is implausible
     if a member left more than 1 ms (the maximum clock error) before the last member entered.
 
     Args:

@@ -78,10 +78,11 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
 
     - Transformer layers are numbered across all stages: ``layers.0``, ``layers.1`` and so on.
-    - A single embedding layer is named ``tok_embeddings``. Several embedding layers keep their
-      names.
-    - A single head layer is named ``norm`` and ``output``. Several head layers keep their names.
-    - Layers of multi-token prediction keep their names.
+    - A single embedding layer is named ``tok_embeddings``. The names of several embedding layers
+      are unchanged.
+    - A single head layer is named ``norm`` and ``output``. The names of several head layers are
+      unchanged.
+    - The names of multi-token prediction layers are unchanged.
 
     If the model has no embedding layer, the embedding module is added at the start of the first
     virtual stage. If the model has no head layer, the head modules are added at the end of the last
