@@ -94,9 +94,9 @@ def _choose_separate_globs(
 def _build_guard(globs: Sequence[str]) -> str:
     """Return a guard: a single GLOB that matches every text that any of the GLOBs matches.
 
-    The guard is ``*text*``, where the text is the longest literal shared by all GLOBs. If the text
-    has fewer than two characters and every GLOB has a literal character, the guard is ``*[set]*``,
-    where the set contains the rarest literal character of each GLOB.
+    The guard is ``*text*``, where the text is the longest literal shared by all GLOBs. The guard is
+    ``*[set]*`` if that text has fewer than two characters and every GLOB has a literal character.
+    The set contains the rarest literal character of each GLOB.
     """
     shared = _find_shared_literal(globs)
     rarest = {_find_rarest_character(glob) for glob in globs}

@@ -139,7 +139,7 @@ class NameShape:
         - The words before a number imply the number's group. If several numbers would get the same
           group, only the first one gets the group.
         - If no number is the microbatch, the first number directly after the name of a pass
-          (``forward 3``) becomes the microbatch, unless the shape is a part of an operation.
+          (``forward 3``) becomes the microbatch. This does not apply to parts of operations.
         - All other numbers, such as layer numbers and line numbers, get no group.
 
         Args:

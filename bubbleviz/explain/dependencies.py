@@ -178,7 +178,7 @@ def _number_results(
         result_id: Id of each half's result; see the module docstring.
         input_id: Id of the result that each half needs. A forward needs the forward on the previous
             stage, a backward needs the backward on the next stage, and a W needs the B on the same
-            stage. -1 if there is no previous or next stage.
+            stage. It is -1 if there is no previous or next stage.
         forward_id: Id of the forward's result on the same stage; valid only for backwards.
     """
     row, stage = halves.row, halves.virtual_stage

@@ -330,8 +330,8 @@ def compare_sizes(
 
     To calibrate the predictions, the run's own order is also simulated. All predictions are
     multiplied by the ratio of the measured window to the simulated window. The confidence interval
-    of a prediction accounts for three sources of error: the uncertainty of the measured mean, the
-    uncertainty of the random draws, and the difference between measurement and simulation.
+    of a prediction accounts for three errors: the uncertainty of the measured mean, the uncertainty
+    of the random draws, and the difference between measurement and simulation.
 
     Args:
         times: Stage times; see :func:`resize_times`.

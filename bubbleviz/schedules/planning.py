@@ -236,9 +236,9 @@ def _get_length_ns(order: Outcome, by_makespan: bool) -> int:
 def _make_sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
     """Return a key that sorts orders from best to worst.
 
-    Allowed orders come first, and shorter orders come before longer ones. Ties are broken first in
-    favor of orders that do not split the backward, then in favor of less memory, then in favor of
-    known schedules, and finally by name.
+    Allowed orders come first, and shorter orders come before longer ones. Ties are broken by
+    preferring orders that do not split the backward, then orders that need less memory, then known
+    schedules. Remaining ties are broken by name.
     """
     name = order.plan.name
     return (

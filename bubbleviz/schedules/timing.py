@@ -10,13 +10,12 @@ rows in a *meeting* wait for each other before their own durations begin::
     row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
 
 numpy is fast only on long arrays, so there are two ways to evaluate this recurrence. In a measured
-run, thousands of rows from all iterations and ranks are on the same *level*, which means that they
-follow only rows of earlier levels. :class:`Timing` evaluates one level at a time, with the
-semantics of the published ``analyzer/simulator.py``. In a plan, a level has at most one row per
-device, but a search times thousands of scenarios. :func:`compute_ends` evaluates one row at a time,
-and :func:`compute_ends_of_scenarios` evaluates one row in all scenarios at a time. In both
-functions, edges have lags instead of delays, and two rows that meet follow each other's
-predecessors.
+run, thousands of rows from all iterations and ranks are on the same *level*: they follow only rows
+of earlier levels. :class:`Timing` evaluates one level at a time, with the semantics of the
+published ``analyzer/simulator.py``. In a plan, a level has at most one row per device, but a search
+times thousands of scenarios. :func:`compute_ends` evaluates one row at a time, and
+:func:`compute_ends_of_scenarios` evaluates one row in all scenarios at a time. In both functions,
+edges have lags instead of delays, and two rows that meet follow each other's predecessors.
 """
 
 from __future__ import annotations

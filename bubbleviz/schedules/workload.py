@@ -39,8 +39,8 @@ class Workload:
         limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
             there is no limit.
         split: Whether B and W were measured separately. If not, B and W are each assumed to take
-            half of the whole backward, and W can be moved only if the framework is changed to split
-            the backward pass.
+            half of the whole backward pass. W can then be moved only if the framework is changed to
+            split the backward pass.
         lengths: Each microbatch's time divided by the mean over all microbatches, or empty if all
             microbatches take equally long.
     """

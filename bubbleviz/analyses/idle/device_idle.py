@@ -299,8 +299,8 @@ def _measure_queue(
         launched_ns: Start time of the launching call, which is undefined if the call is unknown.
 
     Returns:
-        The queue, or None if it cannot be measured: launches are unknown for more than 90 % of the
-        work, or for more than a quarter of the span at its start or end.
+        The queue, or None if it cannot be measured. This is the case if launches are unknown for
+        more than 90 % of the work, or for more than a quarter of the span at its start or end.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]

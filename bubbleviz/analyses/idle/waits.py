@@ -175,7 +175,8 @@ class StreamOrder:
         stream: Stream of each activity in ``work``, ascending.
         time_ns: Start of the launching call of each activity in ``work``. If the call is unknown or
             started before an earlier launch on the stream, the latest earlier launch time is used
-            instead, so that times never decrease within a stream. :data:`NEVER` if there is none.
+            instead. Therefore, times never decrease within a stream. :data:`NEVER` if there is
+            none.
         has_call: Mask of the activities in ``work`` whose launching call is known.
 
     Args:

@@ -257,8 +257,8 @@ def resolve_memory(
     """Determine the activation memory and the memory limit from a run and the user's options.
 
     If the user gives no limit, the limit is the highest peak memory of any device in the order that
-    the run used, because every device is certain to have that much memory. If that order is
-    unknown, there is no limit.
+    the run used. Every device is certain to have that much memory. If that order is unknown, there
+    is no limit.
 
     If the user gives a limit and memory was measured, the resident memory of each device is
     subtracted from the limit.

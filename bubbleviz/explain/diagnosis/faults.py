@@ -1080,8 +1080,8 @@ SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
 def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
     """Return whether a fault began during the run and occurs in every later iteration.
 
-    Short runs give False, because an onset could be due to chance: the run must have at least 8
-    iterations, with at least 2 before and 2 after the onset.
+    The run must have at least 8 iterations, with at least 2 before and 2 after the onset. In
+    shorter runs, an onset could be due to chance, so the result is False.
 
     Args:
         work: Work table of all ranks.

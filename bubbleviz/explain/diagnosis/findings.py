@@ -118,8 +118,8 @@ class Finding:
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
             three iterations save time. The interval combines four errors: Student's t over the
-            iterations that save time, the error of the replay, the error of the times without the
-            faults, and the error of the mean length without the faults.
+            iterations that save time, and the errors of the replay, of the times without the
+            faults, and of the mean length without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -342,7 +342,7 @@ def _estimate_length_error(length_ns: Ints) -> float:
     """Estimate how much the mean length of the iterations of another run would differ by chance.
 
     The standard deviation of the lengths is estimated as 1.4826 times their median absolute
-    deviation from their median, so that a few iterations that are long for another reason have no
+    deviation from their median. Thus, a few iterations that are long for another reason have no
     effect.
 
     Args:

@@ -104,9 +104,10 @@ class _Launches:
 def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     """Return the launch steps of all ranks whose launches do not wait for inputs.
 
-    - The first launch of an iteration has a step if the launches of the rank follow another time
-      than ``INPUT``, or if most of them come before their input at irregular intervals.
-    - Any other launch has a step if the launches of the rank follow another time than ``INPUT``.
+    - The first launch of an iteration has a step if the launches of the rank follow a time other
+      than ``INPUT``. It also has a step if most of the launches come before their input at
+      irregular intervals.
+    - Any other launch has a step if the launches of the rank follow a time other than ``INPUT``.
     - A launch that comes before the time that it follows has no step.
 
     Args:
@@ -244,8 +245,8 @@ def _choose_references(launches: _Launches) -> Ints:
 
     The deviation of a rank is the mean absolute deviation of its launch steps from the median of
     their group. A time replaces an earlier one in :class:`Follows` if its deviation is less than
-    half as large. The result is ``INPUT`` if there are fewer than 6 launches, or if the deviation
-    exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
+    half as large. The result is ``INPUT`` if there are fewer than 6 launches. It is also ``INPUT``
+    if the deviation exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
 
     Returns:
         One value per group of ``launches.ranks``.

@@ -37,8 +37,9 @@ class Sums:
             stage s; shape (K, S, L + 1).
         into: ``into[k, s, i]`` is what the transfers into stage s add to sum k if the stage's first
             layer is i; shape (K, S, L + 1).
-        rest: ``rest[k, s, i]`` is the minimum that stage s and all later stages add to sum k if the
-            first layer of stage s is i, or infinity if impossible; shape (K, S + 1, L + 1).
+        rest: ``rest[k, s, i]`` is the minimum that stage s and all later stages add to sum k if
+            stage s starts with layer i. Infinity if stage s cannot start there. Shape (K, S + 1, L
+            + 1).
     """
 
     def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
@@ -141,8 +142,8 @@ def find_bottleneck_layout(
 
     Returns:
         rest: ``rest[s, i]`` is the length of the longest device path among stage s and all later
-            stages, minimized over all layouts whose stage s begins with layer i; shape (S + 1, L +
-            1).
+            stages. It is minimized over all layouts whose stage s begins with layer i. Shape (S +
+            1, L + 1).
         bounds: Bounds of the best layout, shape (S + 1,).
 
         The result is None if the placement is not one stage per device in order, or if a path

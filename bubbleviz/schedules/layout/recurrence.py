@@ -162,9 +162,8 @@ class Recurrence:
 
         The order of operations determines how many microbatches a device stores after each
         operation. The device's peak memory is the maximum over all such moments. A moment is left
-        out if another moment never needs less memory. This is the case if, at the other moment,
-        every stage has at least as many microbatches between F and B, and at least as many between
-        B and W.
+        out if another moment never needs less memory. At that other moment, no stage has fewer
+        microbatches between F and B, or fewer between B and W.
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of each stage's

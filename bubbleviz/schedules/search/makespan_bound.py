@@ -8,7 +8,7 @@ The bound of a device applies to any order of its operations::
 The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
 which the first gradient can arrive. Until then, the device can run only the forwards that fit in
 memory. After the last B of the device, the backwards of all previous stages must still run. If only
-a few microbatches fit in memory, the device also idles after its last F, because it has too little
+a few microbatches fit in memory, the device also idles after its last F. It then has too little
 work to stay busy until the microbatch of this F comes back.
 """
 

@@ -153,10 +153,10 @@ class HillClimbing:
         Each trial has three steps:
 
         1. Make a random move (see :meth:`choose_move`). A move past operations with the same code
-          is skipped, because it changes nothing.
+           is skipped, because it changes nothing.
         2. Accept the move if the new orders are valid and their cost (see :meth:`measure`) is at
-          most the current cost, or at most entry ``trial % memory`` of the history. Otherwise, undo
-          the move.
+           most the current cost or at most entry ``trial % memory`` of the history. Otherwise, undo
+           the move.
         3. Replace this entry of the history with the current cost if that is smaller.
 
         All entries of the history start as ``cost + cost // 1000 * rise``, where ``cost`` is the

@@ -2,8 +2,8 @@
 
 The search minimizes either the makespan or the longest window of any device. The window of a device
 is the time from its first start to its last end, so it consists of work and idle time. The amount
-of work is fixed, so the search minimizes the *excess* of a window, which is its length minus the
-work of the device that has the most work. A device that has less work may idle for the difference
+of work is fixed, so the search minimizes the *excess* of a window. The excess is the window's
+length minus the work of the busiest device. A device that has less work may idle for the difference
 at no cost.
 """
 

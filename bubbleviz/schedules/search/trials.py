@@ -121,8 +121,8 @@ class Trial(ABC):
     def get_arrival(self, device: int, code: int) -> int:
         """Return the time at which the input of the next F or B of a virtual stage arrives.
 
-        The result is ``NEVER`` in two cases: the operation that computes the input has not started
-        yet, or the device has too little memory for an F at the moment.
+        The result is ``NEVER`` if the operation that computes the input has not started yet, or if
+        the device currently has too little memory for an F.
 
         Args:
             device: Device of the virtual stage.
@@ -326,8 +326,8 @@ def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     The limits (caps) are yielded in this order:
 
     1. The caps of ZB-H1 and then of ZB-H2, with 0 to 3 more microbatches.
-    2. Caps that keep a stage busy until its first gradient arrives: the time until then divided by
-      the time of F, rounded down and then up, plus -1 to 2.
+    2. Caps that keep a stage busy until its first gradient arrives. They are the time until then
+       divided by the time of F, rounded down and then up, plus -1 to 2.
     3. The number of microbatches that fit in memory. No other cap exceeds this number.
     """
     p, max_live = problem.devices, problem.max_live
