@@ -1,15 +1,15 @@
 """The native functions, with numpy columns and named arguments.
 
 Each function is the native counterpart of a Python function in another module. It returns None if
-the library is missing or disabled, or if the arguments are not supported. The Python function then
-runs instead. :func:`accelerated_by` makes this choice, so callers need not know which of the two
-functions runs.
+the library is missing or disabled, or if the arguments are not supported. In these cases, the
+Python function runs instead. :func:`accelerated_by` makes this choice, so callers need not know
+which of the two functions runs.
 
-The functions are grouped by the modules that use them. Functions on intervals come first; they are
-used by :mod:`bubbleviz.model.intervals`. Sorting and grouping follow
-(:mod:`bubbleviz.model.grouping`), then linking and spans (:mod:`bubbleviz.interpret.linking` and
-:mod:`bubbleviz.interpret.spans`), orders (:mod:`bubbleviz.schedules.search.orders`), and SQLite
-pages (:mod:`bubbleviz.sources.sqlite.pages`).
+The functions are grouped by the modules that use them. Interval functions come first; they are used
+by :mod:`bubbleviz.model.intervals`. Sorting and grouping follow (:mod:`bubbleviz.model.grouping`),
+then linking and spans (:mod:`bubbleviz.interpret.linking` and :mod:`bubbleviz.interpret.spans`),
+orders (:mod:`bubbleviz.schedules.search.orders`), and SQLite pages
+(:mod:`bubbleviz.sources.sqlite.pages`).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_
     """Return the union of intervals as disjoint intervals, sorted by start.
 
     Intervals that touch are merged. Empty intervals (end <= start) and intervals that ``mask``
-    excludes are ignored. The starts of the remaining intervals must ascend, otherwise the result is
-    None.
+    excludes are ignored. The result is None if the starts of the remaining intervals are not in
+    ascending order.
     """
     native = get_library()
     if native is None:
@@ -88,7 +88,8 @@ def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_
 def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _Ints] | None:
     """Return the intervals that ``a`` covers but ``b`` does not.
 
-    Both arguments and the result are pairs (start, end) of disjoint intervals in ascending order.
+    Both arguments and the result are (start, end) pairs of columns. The intervals must be disjoint
+    and in ascending order.
     """
     native = get_library()
     if native is None:
@@ -102,7 +103,7 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
     """Return how much of each window the intervals cover, in ns.
 
-    The result is None without the native library or if memory is short.
+    The result is None if the native library is missing or memory runs out.
 
     Args:
         intervals: Start and end of disjoint intervals in ascending order.
@@ -143,8 +144,8 @@ def group_union(
     Empty intervals (end <= start) and intervals that ``mask`` excludes are ignored.
 
     Returns:
-        Group, start and end of each merged interval. None if the starts within a group do not
-        ascend, or if a group is out of range.
+        Group, start and end of each merged interval. None if the starts within a group are not in
+        ascending order, or if a group number is out of range.
     """
     native = get_library()
     if native is None:
@@ -197,8 +198,8 @@ def find_innermost(
 
     A query is an interval too. The nested intervals are stored in layers, sorted by start within
     each layer. For each query, each layer has at most one candidate: the last interval that starts
-    at or before the query starts. It counts only if it does not end before the query ends. The
-    candidate with the largest depth wins.
+    at or before the query starts. A candidate that ends before the query ends is rejected. The
+    deepest remaining candidate wins.
 
     Args:
         begin: Index of the first interval in each layer, followed by the number of intervals.
@@ -223,7 +224,7 @@ def find_innermost(
 def find_last_before(
     group: _Ints, time_ns: _Ints, query_group: _Ints, query_ns: _Ints, *, or_at: bool = False
 ) -> _Ints | None:
-    """Return, for each query, the last row of the same group with an earlier time, or -1 if none.
+    """Return the last earlier row in the same group for each query, or -1 if there is none.
 
     A row with the same time as the query counts only if ``or_at`` is true. The result is None
     unless both the rows and the queries are sorted by (group, time).
@@ -257,7 +258,7 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
         order: Row indices to sort. They are sorted in place.
 
     Returns:
-        ``order``, or None if memory is short.
+        ``order``, or None if memory runs out.
     """
     native = get_library()
     if native is None:
@@ -295,7 +296,7 @@ def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
     if native is None:
         return None
     code = _make_column(len(columns[0]))
-    # A broadcast column with a single value does not distinguish rows.
+    # A broadcast column contains a single value, so it does not distinguish rows.
     varying = tuple(_to_ints(column) for column in columns if column.strides != (0,))
     base = native.call("packed", varying, len(varying), len(code), code)
     return (code, base) if base > 0 else None
@@ -349,10 +350,10 @@ def link_calls(
     ranges: tuple[_Ints, ...],
     links: tuple[npt.NDArray[Any], ...],
 ) -> tuple[_Bools, _Ints, npt.NDArray[np.int32]] | None:
-    """Link a block of calls to the kernels and copies they launched, and to the ranges around them.
+    """Link a block of calls to the kernels and copies they launched and to their enclosing ranges.
 
     If several calls have the same correlation id, the call that started first wins, even if the
-    calls are in different blocks. At equal starts, the smaller row wins.
+    calls are in different blocks. Ties are broken in favor of the smaller row.
 
     Each argument contains the columns of a struct in ``links.c``, in the order of its members.
 
@@ -367,9 +368,9 @@ def link_calls(
 
     Returns:
         launched: Mask of the calls that launched work.
-        lost_ns: Start times of calls in earlier blocks that lost their work to a call in this
-            block.
-        lost_thread: Thread number of each of these earlier calls.
+        lost_ns: Start times of the calls in earlier blocks whose work was reassigned to a call in
+            this block.
+        lost_thread: Thread number of each call in ``lost_ns``.
     """
     native = get_library()
     if native is None:
@@ -386,8 +387,8 @@ class MeasuredWork(NamedTuple):
     """Times of kernels and copies per operation, per group of operations and per rank.
 
     The span of an operation lasts from the first start to the last end of its compute kernels or,
-    if there are none, of its copies. For a communication operation, communication kernels come
-    first, then compute kernels, then copies.
+    if there are none, of its copies. The span of a communication operation is based on
+    communication kernels if there are any, otherwise on compute kernels, and otherwise on copies.
 
     Attributes:
         start_ns: Start of each operation's span, or 0 if it has no span.
@@ -398,9 +399,9 @@ class MeasuredWork(NamedTuple):
         length_ns: Time during which compute kernels ran. It contains one value per operation,
             followed by one per group. Overlaps are counted once.
         is_loose: Mask of the rows that are compute kernels outside of compute operations.
-        spent_ns: Sum of durations, shape (ranks, 5). The columns are copies, communication inside
-            ranges, communication outside ranges, compute inside compute operations, and compute
-            outside them.
+        spent_ns: Total duration of each kind of work, shape (ranks, 5). The columns are copies,
+            communication inside ranges, communication outside ranges, compute inside compute
+            operations, and compute outside them.
         sets: Starts and ends of the intervals in which four kinds of work ran: all work,
             communication, compute kernels, and loose compute kernels.
     """
@@ -437,7 +438,7 @@ def measure_work(
         n_ranks: Number of ranks.
 
     Returns:
-        The measured times, or None without the native library.
+        The measured times, or None if the native library is missing.
 
     Raises:
         IndexError: A row belongs to an operation or a rank that does not exist.
@@ -488,14 +489,14 @@ def improve_orders(
         trials: Maximum number of moves to try.
         memory: Length of the history of accepted results. Each trial is compared with the result
             accepted this many trials earlier.
-        rise: How much longer than the initial orders an accepted result may be at first, in
-            thousandths.
+        rise: Initial tolerance: how much longer than with the initial orders an iteration may be
+            and still be accepted, in thousandths.
         seed: Seed of the random moves.
         enough: Iteration length at which the search ends early.
 
     Returns:
-        Iteration length of the best orders, -1 if the initial orders cannot run or memory is short,
-        or None without the native library.
+        Iteration length of the best orders. The result is -1 if the initial orders cannot run or
+        memory runs out, and None if the native library is missing.
     """
     native = get_library()
     if native is None:
@@ -516,7 +517,7 @@ def find_leaves(
 
     Returns:
         The page numbers and, for each page, the last row number that it may contain. None if the
-        function cannot handle a page, or if memory is short.
+        function cannot handle a page, or if memory runs out.
     """
     native = get_library()
     if native is None:
@@ -537,14 +538,13 @@ def decode_integers(
     Args:
         file: File description, see :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: Description of each column, shape (columns, 4). The four values are the index in
-            the table, how NULL is read, the value to use for NULL, and whether the column is an
-            alias of the row number. See ``struct column`` in ``sqlite_pages.c``.
+        columns: Description of each column, shape (columns, 4). The four values are the column's
+            index in the table, how NULL is read, the value that replaces NULL, and whether the
+            column is an alias of the row number. See ``struct column`` in ``sqlite_pages.c``.
         max_rows: Maximum number of rows. The function gives up on larger tables.
 
     Returns:
-        Values, shape (columns, rows), or None if the function cannot handle a page or memory is
-        short.
+        Values, shape (columns, rows). None if the function cannot handle a page or memory runs out.
     """
     native = get_library()
     if native is None:
@@ -579,7 +579,7 @@ def decode_named(
             text in bytes, or -1 for NULL.
         texts: The concatenated texts as UTF-8.
 
-        The result is None if the function cannot handle a page or memory is short.
+        The result is None if the function cannot handle a page or memory runs out.
     """
     native = get_library()
     if native is None:

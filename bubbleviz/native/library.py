@@ -1,4 +1,4 @@
-"""Finding, loading and calling the shared library, with numpy columns as arguments.
+"""Finds, loads and calls the shared library, with numpy columns as arguments.
 
 Only :mod:`bubbleviz.native.functions` calls the library. Other modules use the functions there.
 """
@@ -57,7 +57,7 @@ class Library:
 def view_memory(address: int, size: int) -> memoryview:
     """Return a view of ``size`` bytes at an address.
 
-    In contrast to ``ctypes.string_at``, the size may exceed 2 GiB.
+    Unlike with ``ctypes.string_at``, the size may exceed 2 GiB.
     """
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
@@ -88,7 +88,8 @@ def trim_column(column: _Ints, count: int) -> _Ints:
 def _convert_argument(argument: Argument, owners: list[Any]) -> Any:
     """Convert an argument to ctypes, and append the objects that own its memory to ``owners``.
 
-    Columns and tuples are passed by address, integers by value, and None as a null pointer.
+    Columns and tuples are passed by address, and integers are passed by value. None becomes a null
+    pointer.
     """
     if isinstance(argument, int):
         return _I64(argument)

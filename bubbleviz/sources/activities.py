@@ -15,10 +15,10 @@ from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Return a mask of the rows whose times were recorded and are possible.
+    """Return a mask of the rows whose times were recorded and are plausible.
 
-    If start and end are both 0, the times were not recorded. Which times are possible is defined by
-    :func:`~bubbleviz.model.profile.mask_possible`.
+    If start and end are both 0, the times were not recorded. The function
+    :func:`~bubbleviz.model.profile.mask_possible` decides which times are plausible.
     """
     timed: Bools = (start_ns != 0) | (end_ns != 0)
     is_possible = model.mask_possible(start_ns[timed], end_ns[timed])
@@ -38,14 +38,15 @@ class ActivitiesBuilder:
     The columns have the smallest integer types that can represent their values.
 
     Args:
-        room: Maximum number of activities. Rows that are never added take no memory.
+        room: Maximum number of activities. Memory is used only for rows that are actually added.
 
     Attributes:
         group: Sort key that :meth:`build` used for each row, in the order in which the rows were
-            added. None before :meth:`build` is called, or if there is at most one rank.
-        streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`
+            added. The value is None until :meth:`build` is called, and if there is at most one
+            rank.
+        streams: Stream of each activity in the table, or -1 if unknown. Empty until :meth:`build`
             is called.
-        impossible: Number of rows left out because of impossible times, keyed by "kernels" or
+        impossible: Number of rows left out because of invalid times, keyed by "kernels" or
             "copies".
         untimed: Number of rows left out because they have no times, keyed by "kernels" or "copies".
     """
@@ -92,7 +93,7 @@ class ActivitiesBuilder:
     def _add(self, block: Ints, kind: str) -> None:
         """Append those rows of a block that have valid times.
 
-        Devices and name ids are replaced by numbers in the order of their first occurrence.
+        Devices and name ids are replaced with consecutive numbers, in order of first occurrence.
 
         Args:
             block: Columns of kernels or copies, as for :meth:`add_kernels`. The last two columns
@@ -117,10 +118,10 @@ class ActivitiesBuilder:
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
     def _number_devices(self, global_id: Ints, device_id: Ints) -> Ints:
-        """Replace the device of each row by a number that is unique among all processes.
+        """Replace each row's device with a number that is unique across all processes.
 
         Two rows are on the same device if they have the same process and the same device number.
-        Devices are numbered from 0 in the order of the blocks in which they first occur.
+        Devices are numbered from 0, in the order of the blocks in which they first occur.
 
         Args:
             global_id: The globalPid of each row, which identifies its process.
@@ -145,9 +146,9 @@ class ActivitiesBuilder:
         return slice(start, self._count)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:
-        """Replace each name id by a consecutive number, or by -1 for copies without a name.
+        """Replace each name id with a consecutive number, or with -1 for copies without a name.
 
-        Names are numbered from 0 in the order of the blocks in which they first occur.
+        Names are numbered from 0, in the order of the blocks in which they first occur.
 
         Args:
             name: Name id of each row. For copies, -1 means that there is no name.
@@ -161,7 +162,7 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Count the activities with missing or impossible times, and remove them from a block.
+        """Count the activities whose times are missing or impossible, and remove them from a block.
 
         - Missing times: the start and the end are both 0. Counted in ``untimed[kind]``.
         - Impossible times: :func:`~bubbleviz.model.profile.mask_possible` rejects them. Counted in
@@ -185,14 +186,14 @@ class ActivitiesBuilder:
     def build(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
-        """Build the activity table: kernels sorted by rank, then copies sorted by rank.
+        """Build the activity table: kernels sorted by rank, followed by copies sorted by rank.
 
         Rows of the same rank and kind keep the order in which they were added. Ranks are numbered
         by ascending (process, device number). The attribute ``streams`` is set, and also ``group``
         if there are several ranks.
 
         Args:
-            names: Function that returns the texts of the given name ids.
+            names: Function that returns the names for the given name ids.
             processes: Processes that made calls. If there is exactly one process, activities whose
                 process is unknown (-1) are assigned to it.
         """
@@ -253,7 +254,7 @@ class ActivitiesBuilder:
 
 
 def _translate_codes(codes: Codes, to: Ints) -> None:
-    """Replace each code by ``to[code]``, in place. Code -1 therefore selects the last entry.
+    """Replace each code with ``to[code]``, in place. Code -1 therefore selects the last entry.
 
     The codes are translated in blocks to save memory.
     """

@@ -1,4 +1,4 @@
-"""Read files that may be gzipped: either only the first bytes, or all bytes that are intact."""
+"""Reads files that may be gzipped: either only the first bytes, or all bytes that are intact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BITS = zlib.MAX_WBITS | 16
 def read_head(path: str) -> bytes:
     """Return the first ``HEAD_BYTES`` (64 KiB) of a file, unpacked if the file is gzipped.
 
-    Nothing is read from a file whose size is reported as 0, such as a special file.
+    A file whose reported size is 0, such as a special file, is not read.
 
     Raises:
         ProfileError: The file cannot be opened or unpacked.
@@ -59,8 +59,8 @@ def is_json(head: bytes) -> bool:
 class UnpackedFile:
     """Iterates over the bytes of a file, unpacked if the file is gzipped.
 
-    If gzip data is damaged or truncated, the iteration ends without an error and sets ``damaged``
-    or ``cut``. All members of a gzip file are unpacked.
+    If the gzip data is damaged or truncated, the iteration sets ``damaged`` or ``cut`` and ends
+    without an error. If a gzip file has several members, all of them are unpacked.
 
     Args:
         path: Path to the file.

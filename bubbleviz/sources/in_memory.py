@@ -1,4 +1,4 @@
-"""Profiles in formats that are decoded completely, with all calls and ranges in memory."""
+"""Profiles in formats that are decoded completely, so all calls and ranges are in memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InMemoryCalls:
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows whose call name starts with one of the prefixes.
+        """Return those of the given rows whose call name starts with one of the prefixes.
 
         The rows must be distinct and ascending.
         """
@@ -71,7 +71,7 @@ class InMemoryCalls:
         return np.flatnonzero(contains[self.name_id])
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of failed calls, all False because these formats record no errors."""
+        """Return an all-False mask of failed calls, because these formats record no errors."""
         return np.zeros(len(rows), bool)
 
 
@@ -81,7 +81,7 @@ class InMemoryRanges:
 
     Attributes:
         ranges: All ranges.
-        names: Names that ``ranges.name_id`` indexes, or None if it indexes ``ranges.names``.
+        names: Names that ``ranges.name_id`` indexes. None means that it indexes ``ranges.names``.
     """
 
     ranges: model.Ranges
@@ -110,11 +110,11 @@ class InMemoryRanges:
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Set ``names`` of the ranges to the names in use, and renumber ``name_id`` to match.
+    """Return a copy of the ranges in which ``names`` contains only the names in use.
 
     Args:
         ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
-        names: All names, including unused ones. The used names keep their order.
+        names: All names, including unused names. The names in use keep their order.
     """
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
@@ -127,14 +127,14 @@ class Decoded:
 
     Attributes:
         profile: The profile, including all ranges.
-        tables: Number of rows in the file, keyed by kind, such as "kernels". None for a kind that
-            the format does not have.
-        no_work_reason: Reason why the file contains no device work, along with advice, or "" if it
-            contains some.
-        no_links_reason: Reason why device work cannot be linked to ranges, along with advice, or ""
-            if it can.
-        is_named: Mask of the ranges that any pattern may select. All other ranges can be selected
-            only by patterns that start with ``other_prefix``. None means all ranges.
+        tables: Number of rows in the file, keyed by kind, such as "kernels". The value is None for
+            a kind that the format does not have.
+        no_work_reason: Reason why the file contains no device work, along with advice. The text is
+            "" if the file contains device work.
+        no_links_reason: Reason why device work cannot be linked to ranges, along with advice. The
+            text is "" if device work can be linked.
+        is_named: Mask of the ranges that any pattern may select, or None for all ranges. Other
+            ranges can be selected only by patterns that start with ``other_prefix``.
         other_prefix: Prefix of the patterns that can also select ranges outside ``is_named``.
         is_sampled: Mask of the ranges to count for the pattern ``*``, or None to count all ranges.
         names: Range names, or None if ``profile.ranges`` contains the names.
@@ -212,13 +212,13 @@ class DecodedFile:
         """Return the profile, with its ranges limited to those that the GLOB patterns select.
 
         Args:
-            globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
+            globs: GLOB patterns. Ranges whose names do not match any pattern are left out.
             partial: Whether to read the file even if no work can be linked to ranges.
 
         Raises:
             ProfileError: The file cannot be read.
-            NothingToAnalyzeError: No device work was recorded, or ``partial`` is False and no work
-                can be linked to ranges.
+            NothingToAnalyzeError: No device work was recorded. Also raised if ``partial`` is False
+                and no work can be linked to ranges.
         """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason
@@ -291,7 +291,7 @@ def make_ranges(
 ) -> model.Ranges:
     """Create a table of push/pop ranges, in the given order.
 
-    No range is marked as a start/end range or as cut, and the end thread of every range is -1.
+    None of the ranges are marked as start/end ranges or as cut, and every end thread is -1.
     """
     none = np.zeros(len(start_ns), bool)
     end_thread = make_constant(NONE, len(none))
@@ -308,7 +308,7 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
     """Return the thread number ``(pid << 24) + tid`` of each row, as in nsys.
 
     A thread id may be negative or have more than 24 bits, such as the address of a pthread. Such an
-    id is replaced by the largest 24-bit id that is still unused in its process.
+    id is replaced with the largest 24-bit id that is still unused in its process.
 
     Args:
         pid: Process id of each row, with at most 24 bits.
@@ -326,9 +326,10 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
 
 
 def describe_invalid_times(notes: Iterable[Limitation]) -> str:
-    """Return a message clause: no kernel has valid times, and how many rows were dropped.
+    """Return a clause saying that no kernel has valid times and how many rows were dropped.
 
-    Only limitations whose kind is in ``LEFT_OUT`` are counted. If there are none, the result is "".
+    Only limitations whose kind is in ``LEFT_OUT`` are counted. Without such limitations, the result
+    is "".
     """
     counts = ", ".join(f"{note.what}: {note.count}" for note in notes if note.kind in LEFT_OUT)
     return f"no kernel has valid times ({counts})" if counts else ""

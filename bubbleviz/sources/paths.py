@@ -1,4 +1,4 @@
-"""Find the profiles to read, given the paths from a user: files, directories and patterns."""
+"""Finds the profiles to read, given the user's paths: files, directories and patterns."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
-#: Missing numbers are reported only if there are at least this many numbered files and at most this
-#: fraction of the numbers is missing.
+#: Missing numbers are reported only if there are at least this many numbered files, and if at most
+#: this fraction of the numbers is missing.
 _MIN_NUMBERED_FILES, _MAX_MISSING_FRACTION = 16, 0.1
 #: Name of the trace that JAX writes next to XSpace files if ``create_perfetto_trace=True``.
 _PERFETTO_TRACE = "perfetto_trace.json.gz"
@@ -48,8 +48,8 @@ class InputFile:
 
     Attributes:
         path: Path to the file.
-        named: Whether the user named the file, directly or by a pattern. False if the user only
-            named its directory.
+        named: Whether the user named the file, directly or through a pattern. False if the user
+            named only its directory.
     """
 
     path: str
@@ -66,16 +66,16 @@ def find_profiles(
 ) -> tuple[InputFile, ...]:
     """Return the files to read for the given files, directories and patterns, in order.
 
-    A directory is replaced by the profiles in it, and a pattern by the matching files. The files
-    from a directory or pattern are in natural order (``rank2`` before ``rank10``). If a recording
-    consists of several files that are read together, only its first file is returned.
+    A directory is replaced with the profiles in it, and a pattern with the matching files. The
+    files from a directory or pattern are in natural order (``rank2`` before ``rank10``). If a
+    recording consists of several files that are read together, only its first file is returned.
 
     Args:
         paths: Files, directories and glob patterns.
         also: Format whose files are returned from directories in addition to profiles, or None.
 
     Raises:
-        InputError: A path does not exist, cannot be read, or leads to no profile.
+        InputError: A path does not exist, cannot be read, or does not lead to any profile.
         MismatchError: The user named two files that contain the same run in different formats.
     """
     if not paths:
@@ -89,7 +89,7 @@ def find_profiles(
             if error.errno == errno.ENAMETOOLONG:
                 remedy = "check the spelling, because no file name can be this long"
             raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    # In directories, the better of two formats was already selected, so only check named files.
+    # For directories, the better of two formats was already selected, so only check named files.
     for worse, better in _find_superseded([file.path for file in files if file.named]):
         raise MismatchError(
             f"{worse} and {better} contain the same run in two formats; pass only {better}"
@@ -135,7 +135,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
     directory is expanded by :func:`_find_in_directory`, and a pattern by :func:`_find_matches`.
 
     Raises:
-        InputError: The path does not exist or leads to no profile.
+        InputError: The path does not exist or does not lead to any profile.
         OSError: The file system cannot read the path.
     """
     if not path:
@@ -162,7 +162,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
 
 def _make_missing_error(path: str) -> InputError:
-    """Return the error for a path that does not exist, suggesting a similar name if possible."""
+    """Return the error for a nonexistent path. The error suggests a similar name if possible."""
     similar = find_similar_file(path)
     if similar is None:
         return InputError(f"{path}: no such file or directory; check the path")
@@ -187,7 +187,7 @@ def find_similar_file(path: str) -> str | None:
 
 
 def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (file with less data, file with more data) pairs of files about the same run.
+    """Yield (file with less data, file with more data) pairs for files that describe the same run.
 
     The names of the two files differ only in their suffix. See ``superseded_by`` of
     :class:`Reader`.
@@ -258,10 +258,9 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
 def _select_tables(files: Sequence[str]) -> list[str]:
     """Select the operation tables among the files in a directory.
 
-    A file is selected if it has a table suffix and is recognized as a table. A file with a table
-    suffix that is not recognized is probably damaged if its name differs from the name of a
-    recognized table only in numbers. A damaged file is selected too, so that its reader reports the
-    damage.
+    A file is selected if it has a table suffix and is recognized as a table. An unrecognized file
+    with a table suffix is probably damaged if its name differs from a recognized table's name only
+    in numbers. Damaged files are selected too, so that their reader reports the damage.
 
     Args:
         files: Files in one directory.
@@ -379,7 +378,7 @@ def _make_no_profile_error(
     Args:
         path: Path to the directory.
         files: Files in the directory. If there are JSON files, the error suggests passing them by
-            name, because otherwise most JSON files are not read.
+            name, because most JSON files are read only if they are named.
         also: Format whose files were also searched for, or None.
     """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
@@ -397,7 +396,7 @@ def _make_no_profile_error(
 
 
 def _find_folders(path: str) -> list[str]:
-    """Return the folders at any depth below a directory that contain profiles, sorted.
+    """Return a sorted list of the folders, at any depth below a directory, that contain profiles.
 
     Only the first ``_MAX_ENTRIES`` files and folders are examined.
     """
@@ -411,10 +410,10 @@ def _find_folders(path: str) -> list[str]:
 def _find_matches(pattern: str) -> list[str]:
     """Return the files and columnar exports (directories) that match a pattern, in natural order.
 
-    Single table files of a columnar export are left out.
+    Individual table files in a columnar export are left out.
 
     Raises:
-        InputError: No file matches.
+        InputError: No file matches the pattern.
     """
     paths = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
     files = [
@@ -440,8 +439,8 @@ def read_each(
 
     Args:
         files: Files to read.
-        read: Function that reads a file, given its path and a progress callback, which receives the
-            fraction that has been read.
+        read: Function that reads a file, given its path and a progress callback. The callback
+            receives the fraction that has been read.
         progress: Object that is notified of the overall progress, or None.
 
     Returns:
@@ -477,14 +476,15 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation if numbered file names show that files are missing in a directory.
+    """Return a limitation if numbered file names show that files are missing from a directory.
 
-    Files that the user named are ignored. Missing numbers are reported only on these conditions:
+    Files that the user named are ignored. Missing numbers are reported only if all of the following
+    conditions hold:
 
     - There are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory.
     - The file names differ in a single number.
-    - At least one number between the smallest and the largest is missing, but no more than a
-      fraction ``_MAX_MISSING_FRACTION`` of all numbers in this range.
+    - At least one number between the smallest and the largest is missing. The missing numbers are
+      at most a fraction ``_MAX_MISSING_FRACTION`` of all numbers in this range.
     """
     files_found = [Path(file.path) for file in files if not file.named]
     names = [re.split(f"({_NUMBER.pattern})", path.name) for path in files_found]

@@ -69,7 +69,7 @@ class OpenFile(Protocol):
         """Read a sample of the ranges, and count the occurrences of each matching name.
 
         Args:
-            globs: GLOB patterns. Names that match none of the patterns are not counted.
+            globs: GLOB patterns. Names that do not match any pattern are not counted.
             rows: Approximate number of ranges to sample. Ignored by formats that are always read
                 completely.
 
@@ -78,18 +78,18 @@ class OpenFile(Protocol):
         """
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile. The calls of the profile can only be read while the file is open.
+        """Return the profile. Its calls can be read only while the file is open.
 
         Args:
-            globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
-            partial: Whether to accept an incomplete file, which has no calls, no ranges, or copies
-                but no kernels. Missing tables are then empty, and no limitation reports them, with
-                one exception. If the profile's ``launches_known`` is False, a limitation reports
-                that launches or GPU work were not recorded.
+            globs: GLOB patterns. Ranges whose names do not match any pattern are left out.
+            partial: Whether to accept an incomplete file. It may lack calls or ranges, or contain
+                copies but no kernels. Missing tables are then empty and are not reported as
+                limitations, with one exception: If the profile's ``launches_known`` is False, a
+                limitation reports that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyzeError: No device work was recorded, or ``partial`` is False and a table
-                that an analysis needs is missing.
+            NothingToAnalyzeError: No device work was recorded. Also raised if ``partial`` is False
+                and a table that an analysis needs is missing.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
@@ -129,7 +129,7 @@ class Reader:
             several readers accept every SQLite file.
         recognizes_tables: Function that decides from the names of all tables and views whether an
             SQLite file has this format. At most one reader accepts a file. None for formats that
-            are not SQLite.
+            are not based on SQLite.
         open_file: Function that opens a file.
         is_decoded_at_once: Whether the file is decoded completely before it is used.
         possible_suffixes: Suffixes that other formats use too. In a directory, files with these
@@ -140,16 +140,16 @@ class Reader:
             directory contains such a file, the file in this format with the same stem is not read.
         table_suffixes: Suffixes of operation tables. Operation tables are read only in directories
             without profiles.
-        operations: What messages call a file that contains operations, such as "a table of
-            operations", or "" if the format contains profiles.
+        operations: Name for a file that contains operations, used in messages, such as "a table of
+            operations". The text is "" if the format contains profiles.
         sessions: Name of the module that finds a run's files, or "" if each file is a separate run.
             The module has two functions: ``select_first_parts`` removes files that are read
             together with another file, and ``select_newest_run`` selects the files of the newest
             run in a directory.
         recognizes_directory: Function that decides from the path whether a directory is a single
             profile in this format.
-        folder: Name of the folder in which a tool creates one folder per run, or "" if there is
-            none.
+        folder: Name of the folder in which a tool creates one folder per run, or "" if there is no
+            such folder.
         folder_by_host: Whether the tool creates a folder for each host of a run.
     """
 
@@ -171,7 +171,7 @@ class Reader:
 
 
 def make_opener(function: str, *more: str) -> Opener:
-    """Return an opener that imports the module of a function and calls the function.
+    """Return an opener that imports a function's module and calls the function.
 
     The module is imported only when a file is opened, so that other formats start faster.
 
@@ -218,7 +218,7 @@ _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-
 #: Table names in rocmProfileData files. Every rocmProfileData file contains at least one of these
 #: names.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
-#: Matches document keys and event categories that are written only by PyTorch's profiler.
+#: Matches document keys and event categories that only PyTorch's profiler writes.
 _PYTORCH_MARKS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
@@ -245,7 +245,7 @@ def _parse_columns(head: bytes) -> list[str]:
 
 
 def _has_operation_columns(head: bytes) -> bool:
-    """Return whether the first line names all columns that an operation table must have."""
+    """Return whether the first line contains all columns that an operation table must have."""
     if not (columns := _parse_columns(head)):
         return False
 
@@ -429,7 +429,7 @@ def find_reader(path: str) -> Reader:
     that is also in the reader's ``table_suffixes`` does not count as a profile suffix.
 
     Raises:
-        ProfileError: The file is empty, cannot be read, or has no supported format.
+        ProfileError: The file is empty, cannot be read, or has an unsupported format.
     """
     if of_directory := [reader for reader in READERS if reader.recognizes_directory(path)]:
         return of_directory[0]
@@ -484,9 +484,9 @@ def is_recognized(reader: Reader, path: str) -> bool:
 def _find_database_reader(path: str, head: bytes) -> Reader:
     """Return the reader for an SQLite file, which is recognized by its table names.
 
-    If no tables can be found, because the file is damaged or empty, the reader is chosen by the
-    suffix of the file, and will report the error. If no reader has this suffix, the first reader
-    for SQLite files is returned.
+    If no tables can be found because the file is damaged or empty, the file's suffix determines the
+    reader, which will report the error. If no reader has this suffix, the first reader for SQLite
+    files is returned.
 
     Args:
         path: Path to the file.
@@ -524,10 +524,10 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 
 
 def describe_empty_file(path: str) -> str:
-    """Explain, for a message, why a file is empty or contains only white space, and give advice.
+    """Explain why a file is empty or contains only white space, and give advice.
 
-    The explanation depends on whether the file is a special file, gzipped, a recording, or another
-    kind of file.
+    The text is part of a message. It depends on whether the file is a special file, gzipped, a
+    recording, or another kind of file.
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):

@@ -1,8 +1,8 @@
-"""Join the recordings of several processes in one file into one profile.
+"""Joins the recordings of several processes in one file into one profile.
 
-Some tools merge the traces of a job's ranks into one file. The devices, correlation ids and threads
-of the ranks are still separate, so each recording is first decoded as a separate profile. Ranks
-remain separate in the joined profile, because they have different processes.
+Some tools merge the traces of a job's ranks into one file. The ranks' devices, correlation ids and
+threads are still separate, so each recording is first decoded as a separate profile. Ranks remain
+separate in the joined profile, because they have different processes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
     A recording without device work still contributes its host threads and limitations. The result
-    has a ``no_work_reason`` only if every recording has one. If every recording has a reason, the
-    first recording's reason is used. ``no_links_reason`` is determined in the same way.
+    has a ``no_work_reason`` only if every recording has one. In this case, the first recording's
+    reason is used. ``no_links_reason`` is determined in the same way.
 
     Args:
         parts: At least two recordings, decoded from one file. Two recordings must not have a
@@ -79,7 +79,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 
 
 def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return a limitation that says that all recordings are assumed to share one clock."""
+    """Return the limitation that all recordings are assumed to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""
@@ -94,9 +94,9 @@ def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -
 def _join_activities(
     tables: Sequence[model.Activities],
 ) -> tuple[model.Activities, list[Ints]]:
-    """Join activity tables. The kernels of all tables come first, then the copies.
+    """Join activity tables. The kernels from all tables come first, followed by the copies.
 
-    Ranks are numbered by ascending (process, device number) over all tables. Names are renumbered
+    Ranks are numbered by ascending (process, device number) across all tables. Names are renumbered
     so that equal names have the same number.
 
     Returns:
@@ -254,8 +254,8 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
 def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
     """Yield each device of each recording together with its process.
 
-    If a recording does not say which process a device belongs to, the device is yielded once for
-    each process of the recording.
+    If a recording does not specify a device's process, the device is yielded once for each process
+    in the recording.
     """
     for profile in profiles:
         processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
@@ -291,7 +291,7 @@ def _sum_limitations(profiles: Sequence[Profile]) -> Iterator[Limitation]:
 
 
 def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int | None]:
-    """Sum each table's row counts over all recordings, or use None if no count is known."""
+    """Sum each table's row counts over all recordings. If no count is known, the sum is None."""
     return {
         name: sum(table[name] or 0 for table in tables)
         if any(table[name] is not None for table in tables)

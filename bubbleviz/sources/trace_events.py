@@ -1,18 +1,18 @@
-"""Read the JSON traces of PyTorch's profiler, JAX and TensorBoard in blocks.
+"""Reads JSON traces from PyTorch's profiler, JAX and TensorBoard in blocks.
 
 The format is Chrome's Trace Event Format (Google, 2016). A file is a JSON object whose key
 ``traceEvents`` is a list of millions of small objects, or only that list. Many files are gzipped.
-Files are read in blocks of some MiB, so that memory use does not grow with the file::
+Files are read in blocks of a few MiB, so memory use does not grow with file size::
 
     {"schemaVersion": 1, ... "traceEvents": [   the header
       {...}, {...}, {...},                      a block, decoded at once
       {...}, {...}, {...}, {...                 the next block; an incomplete event waits for more
     ], "baseTimeNanoseconds": 17...}            the tail; header and tail contain the metadata
 
-A block ends at a ``}, {`` if the text before it is a valid list of events. Because JSON is parsed
-from left to right, the brace must be the end of an event. The last block ends before the last event
-of the file. The file of a killed job may be truncated. Events after the last block, and events in
-blocks that are not valid JSON, are decoded one by one.
+A block ends at a ``}, {`` if the preceding text is a valid list of events. Because JSON is parsed
+from left to right, the brace must then be the end of an event. The last block ends before the last
+event of the file. A file from a killed job may be truncated. Events after the last block, and
+events in blocks that are not valid JSON, are decoded one by one.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _N_PIDS = 1 << 24
 _MAX_TIME_US = 1 << 53
 #: Value of a missing number or time.
 MISSING = -(1 << 63)
-#: Value of a time that is malformed or too large.
-#: The value is outside the range that :func:`bubbleviz.model.profile.mask_possible` accepts.
+#: Value of a time that is malformed or too large. This value is outside the range that
+#: :func:`bubbleviz.model.profile.mask_possible` accepts.
 _NO_TIME_NS = -(1 << 61)
 
 
@@ -94,9 +94,9 @@ Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
 @dataclass(frozen=True)
 class TraceEvents(Generic[ArgsT]):
-    """The events of a block as columns, each of shape (events,).
+    """The events in a block as columns, each of shape (events,).
 
-    Indices refer to the numberings of the :class:`TraceFile`, which all blocks share.
+    Indices refer to the numberings in the :class:`TraceFile`, which all blocks share.
 
     Attributes:
         ph: Event type (the key ``ph``), as an index into ``texts``, or 0 if the event has none.
@@ -125,10 +125,10 @@ class TraceEvents(Generic[ArgsT]):
 def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
-    A process id or thread id that is a text, negative or too large is first replaced by a number.
-    Replacements count up from 0xF00000 for processes, and from 2^48 for threads. Equal ids get the
-    same number. :func:`~bubbleviz.sources.in_memory.number_threads` then replaces thread ids with
-    more than 24 bits.
+    A process id or thread id that is a text, negative or too large is first replaced with a number.
+    The replacements for process ids count up from 0xF00000, and those for thread ids count up from
+    2^48. Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then
+    replaces thread ids with more than 24 bits.
 
     Args:
         threads: Numbers the threads.
@@ -192,8 +192,9 @@ _MAX_DIGITS = 19
 def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
-    If all times are plain decimal numbers, integer arithmetic is used. Otherwise all times are
-    parsed as doubles, or as decimals if the absolute value of any time is at least ``_INEXACT_US``.
+    If all times are plain decimal numbers, integer arithmetic is used. Otherwise, all times are
+    parsed as decimals if the absolute value of any time is at least ``_INEXACT_US``, and as doubles
+    if not.
 
     Args:
         times_us: JSON texts. Each text is a number, a string that contains a number, or null.
@@ -253,7 +254,7 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
 
 
 def _count_decimals(end: Ints, point: Ints) -> Ints:
-    """Return how many decimals each number in a text has. A number without a point has 0.
+    """Return the number of decimals of each number in a text, or 0 for a number without a point.
 
     Args:
         end: Index of the comma that follows each number.
@@ -265,20 +266,21 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     return n_decimals
 
 
-#: A decoding error within this many characters of the end of a text may be due to a truncated
-#: token. A token is a number, a word or an escape sequence.
+#: A decoding error this close to the end of a text, in characters, may be due to a truncated token.
+#: A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
 #: Number of characters at the end of a text that are searched again together with the next text.
 #: An event's start may be split between the two texts.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
-#: Maximum number of objects that are nested too deeply for Python's stack.
-#: Real files contain no object that is nested too deeply, but garbage contains many. Each such
-#: object takes as long to read as a thousand normal objects.
+#: Maximum number of objects that are nested too deeply for Python's stack. Real files do not
+#: contain such objects, but garbage contains many. Each such object takes as long to read as a
+#: thousand normal objects.
 _MAX_TOO_DEEP = 100
 #: Maximum number of times that a text that contains unreadable objects is read.
 _MAX_PASSES = 8
-#: Number of characters decoded at once. If they contain no complete object, the number is doubled.
+#: Number of characters decoded at once. If the characters do not contain a complete object, the
+#: number is doubled.
 _PIECE_CHARACTERS = 1 << 16
 #: Matches the start of an event, to resynchronize after a malformed event.
 #: Objects inside an event do not match, because they follow a colon, or a name without a colon.
@@ -290,10 +292,10 @@ _EVENT_START = re.compile(
 def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
     """Decode events one by one, and skip events that cannot be read.
 
-    Real files contain an empty last event, numbers as text, NaN, bytes that are not UTF-8, line
-    breaks in names, and events that are not JSON. A value that does not fit its field is left out.
-    After a broken event, all text up to the start of the next event is skipped. Objects inside the
-    broken event are therefore not mistaken for events.
+    Files found in practice contain an empty last event, numbers as text, NaN, bytes that are not
+    UTF-8, line breaks in names, and events that are not JSON. A value that does not fit its field
+    is left out. After a broken event, all text up to the start of the next event is skipped.
+    Objects inside the broken event are therefore not mistaken for events.
 
     Args:
         content: Part of the JSON list of events, starting at an event.
@@ -302,8 +304,8 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
     Returns:
         events: The decoded events.
         n_malformed: Number of events that cannot be read.
-        rest: Remaining bytes, starting at the end of the list or at a last event that seems to be
-            truncated.
+        rest: Remaining bytes, starting at the end of the list or at the last event if it seems to
+            be truncated.
         list_ended: Whether the end of the list is in ``content``.
 
     Raises:
@@ -350,7 +352,7 @@ class _OneByOneDecoder:
         self._json = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
 
     def decode(self, piece: str) -> tuple[int, bool]:
-        """Decode the events of a piece, and append them to ``events``.
+        """Decode the events in a piece, and append them to ``events``.
 
         Returns:
             offset: Offset in the piece at which decoding stopped: at the end of the list, at an
@@ -403,9 +405,9 @@ class _OneByOneDecoder:
 
 
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
-    """Return whether a decoding error may occur only because the piece ends inside an event.
+    """Return whether a decoding error may be due to the piece ending inside an event.
 
-    This is possible for an unterminated string, and for a JSON error within ``_MAX_CUT_TOKEN``
+    The result is true for an unterminated string, and for a JSON error within ``_MAX_CUT_TOKEN``
     characters of the end.
     """
     if not isinstance(error, json.JSONDecodeError):
@@ -422,8 +424,8 @@ def _find_event(piece: str, offset: int) -> tuple[int, bool]:
         offset: Offset at which the search starts.
 
     Returns:
-        offset: Offset of the next event, or the offset at which to continue the search when more
-            text is available.
+        offset: Offset of the next event. If there is none, the offset at which to continue the
+            search when more text is available.
         is_missing: Whether the piece contains no further event.
     """
     event = _EVENT_START.search(piece, offset)
@@ -467,8 +469,8 @@ def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]
     """Return the name, the JSON name and the converter of each field of a struct.
 
     The converter is :func:`_convert_to_struct` for fields that are structs, and a lenient
-    ``msgspec.convert`` for all others. Results are cached, because inspecting the types takes as
-    long as reading hundreds of events.
+    ``msgspec.convert`` for all others. The results are cached, because inspecting the types takes
+    as long as reading hundreds of events.
     """
 
     def make_converter(of_field: Any) -> Callable[[Any], Any]:
@@ -532,7 +534,7 @@ class TraceFile(Generic[ArgsT]):
         self._is_too_deep = self._has_trailing_text = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
-        """Yield the events in blocks, in file order. This method can only be called once.
+        """Yield the events in blocks, in file order. This method can be called only once.
 
         Events that cannot be read are skipped and counted. A truncated file is accepted.
 
@@ -541,8 +543,8 @@ class TraceFile(Generic[ArgsT]):
                 filled. None means that ``args`` is never needed.
 
         Raises:
-            ProfileError: The file cannot be read, contains no list of trace events, or contains
-                several concatenated traces.
+            ProfileError: The file cannot be read, does not contain a list of trace events, or
+                contains several concatenated traces.
         """
         self._select_described, is_bare_list = described, self._find_list()
         holds_objects = holds_events = list_ended = False
@@ -575,7 +577,7 @@ class TraceFile(Generic[ArgsT]):
     def metadata(self) -> Mapping[str, object]:
         """Return the JSON document without its events: ``traceEvents`` is an empty list.
 
-        The result is only complete after the last block. If the text after the events is not valid
+        The result is complete only after the last block. If the text after the events is not valid
         JSON, only the keys before the events are returned. The result is empty if the document is
         only a list, or is not valid JSON.
         """
@@ -596,10 +598,10 @@ class TraceFile(Generic[ArgsT]):
         Call this method after the last block, and after :meth:`metadata`. The limitations report:
 
         - metadata that is nested too deeply;
-        - damaged gzip data, or else a file that ends too early;
+        - damaged gzip data or, if there is none, a file that ends too early;
         - text after the end of the document;
         - events that cannot be read. The kind of this limitation is FILE_DAMAGED if at least
-          ``DAMAGED_SHARE`` of all events cannot be read, else OTHER.
+          ``DAMAGED_SHARE`` of all events cannot be read, and OTHER otherwise.
         """
         if self._is_too_deep:
             reason = (
@@ -657,7 +659,7 @@ class TraceFile(Generic[ArgsT]):
         self._tail = trimmed[len(self._head.lstrip()) + len(b"[]") :]
 
     def _read_more(self) -> bool:
-        """Append at least ``BLOCK`` bytes of the file to the buffer, or fewer at its end.
+        """Append at least ``BLOCK`` bytes of the file to the buffer, or fewer at the file's end.
 
         Returns:
             Whether any bytes were appended.
@@ -677,7 +679,8 @@ class TraceFile(Generic[ArgsT]):
         The opening bracket of the list is dropped, so that the buffer starts at the first event.
 
         Returns:
-            True if the document is only a list, False if it is an object that contains the list.
+            True if the document consists only of the list, False if it is an object that contains
+            the list.
 
         Raises:
             ProfileError: There is no list of events.
@@ -708,7 +711,7 @@ class TraceFile(Generic[ArgsT]):
         )
 
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
-        """Decode the first events of the buffer at once, and remove them from the buffer.
+        """Decode the first events in the buffer at once, and remove them from the buffer.
 
         The first attempt is to decode all events before the last ``}, {`` in the buffer. If this
         fails, because the text is damaged or contains the end of the list, half as many bytes are
@@ -729,7 +732,7 @@ class TraceFile(Generic[ArgsT]):
         return None
 
     def _decode_at_once(self, length: int) -> TraceEvents[ArgsT] | None:
-        """Decode the first ``length`` bytes of the buffer as events, or return None if invalid."""
+        """Decode the first ``length`` bytes in the buffer as events, or return None on failure."""
         block = b"".join((b"[", memoryview(self._buffer)[:length], b"]"))
         kind: Any = TraceEvent
         try:
@@ -745,8 +748,8 @@ class TraceFile(Generic[ArgsT]):
     ) -> TraceEvents[ArgsT]:
         """Convert decoded events to columns, and count the events.
 
-        Texts, categories and threads are replaced by their numbers in ``texts``, ``categories`` and
-        ``threads``. New values get the next numbers.
+        Texts, categories and threads are replaced with their numbers in ``texts``, ``categories``
+        and ``threads``. New values get the next numbers.
 
         Args:
             events: The events in a block.
@@ -766,7 +769,7 @@ class TraceFile(Generic[ArgsT]):
                 for field in self._texts
             },
         }
-        # Only a few combinations of event type, category and thread occur, so each is looked up
+        # There are only a few combinations of event type, category and thread, so each is looked up
         # once.
         combinations = Numbering[tuple[Any, ...]]()
         combination = combinations.numbers(map(attrgetter("ph", "cat", "pid", "tid"), events))

@@ -3,8 +3,8 @@
 The operator ``record_param_comms`` describes a collective. The kernels that it launches repeat the
 description and share its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp,
 torch/csrc/profiler/util.cpp ``saveNcclMeta``, libkineto/src/output_json.cpp). If a kernel lacks an
-argument, the argument of its operator is used. Older versions write no arguments with kernels, and
-no version writes the root with kernels. A batch of sends and receives (``batch_isend_irecv``)
+argument, the argument of its operator is used. Older versions do not write arguments with kernels,
+and no version writes the root with kernels. A batch of sends and receives (``batch_isend_irecv``)
 launches a single kernel at its end, which belongs to no operator::
 
     operators   send  recv
@@ -31,7 +31,7 @@ from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArg
 #: Exclusive upper bound on valid rank numbers and group sizes.
 RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
-#: Text that PyTorch writes in a long list in place of the omitted ranks.
+#: Text that PyTorch writes in place of the omitted ranks in a long list.
 _ELLIPSIS = "..."
 
 #: The rank of the process, the world size, and the ranks of process groups, keyed by group name.
@@ -63,10 +63,11 @@ def parse_world(metadata: Mapping[str, object]) -> World:
 
 
 def parse_members(ranks: object, size: int) -> tuple[int, ...]:
-    """Parse a list of all ranks in a process group, or return () if it is incomplete or invalid.
+    """Parse a list of all ranks in a process group. Return () if it is incomplete or invalid.
 
-    A list in text form is incomplete if it contains an ellipsis. A list is invalid if an entry is
-    not a rank number, if a rank occurs twice, or if the number of ranks differs from ``size``.
+    A list that is stored as text is incomplete if it contains an ellipsis. A list is invalid if an
+    entry is not a rank number, if a rank occurs twice, or if the number of ranks differs from
+    ``size``.
 
     Args:
         ranks: A list of ranks, or a text that contains such a list.
@@ -96,7 +97,7 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
     Returns:
         The ranks in ascending order. The result is () if the start, stride or size is unknown, or
-        if the list disagrees.
+        if the list contradicts them.
     """
     start, stride = (kineto.parse_number(n, RANK_LIMIT) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
@@ -207,7 +208,7 @@ def find_collectives(
 
 
 def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
-    """Return the number of elements that a collective reads, and the number that it writes.
+    """Return the numbers of elements that a collective reads and writes.
 
     Unknown numbers are -1.
 
@@ -240,8 +241,8 @@ def _make_collectives(
 
     Args:
         rows: Rows with one number for each column of :class:`Collectives`, in column order.
-        names: Names and data types, which the rows refer to by index.
-        groups: Process groups, which the rows refer to by index.
+        names: Names and data types. The rows contain indices into this list.
+        groups: Process groups. The rows contain indices into this list.
     """
     columns = Collectives.column_names()
     values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
@@ -253,7 +254,7 @@ class _Groups:
     """Numbers process groups, parsing each distinct description once.
 
     A trace has many kernels but few groups, and a group may have thousands of ranks, so the cache
-    saves much time.
+    saves a lot of time.
     """
 
     def __init__(self, world: World) -> None:
@@ -291,7 +292,7 @@ def _find_ranks(
     global_rank: int,
     index_of_rank: Mapping[int, int],
 ) -> tuple[int, int, int]:
-    """Return an operation's calling rank, peer and root, as indices in its process group.
+    """Return an operation's calling rank, peer and root, as indices into its process group.
 
     - The calling rank is the index of ``global_rank`` in the group. If it is unknown and the
       operation has neither peer nor root, the argument ``Rank`` is used.
@@ -319,7 +320,7 @@ def _find_ranks(
 
 
 def _is_uneven(split: object) -> bool:
-    """Return whether the split sizes of a collective are not all equal.
+    """Return whether a collective's split sizes differ.
 
     Args:
         split: List of split sizes, or its text form. For any other value, the result is False.
@@ -342,8 +343,8 @@ def _describe_kernels(
         base_ns: Absolute time in ns to which the times in ``work`` and ``calls`` are relative.
 
     Yields:
-        (kernel row, external id or -1, kernel arguments, operator arguments). If only the kernel or
-        only the operator has arguments, they appear twice.
+        (kernel row, external id or -1, kernel arguments, operator arguments). If only one of the
+        kernel and the operator has arguments, the same arguments appear twice.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = _find_described_kernels(work, collector, operators)
@@ -392,10 +393,10 @@ def _describe_batches(
     1. When a send or receive ends, it joins the thread's current batch. A send or receive is
        skipped if a described kernel has the same external id.
     2. When a launch from :func:`_list_ending_launches` starts, the current batch ends. The launched
-       kernel executes the batch, unless the kernel is described. The batch is then discarded.
+       kernel executes the batch. If the kernel is described, the batch is discarded instead.
 
-    If an operator ends exactly when a launch starts, the operator comes first. A batch that is
-    still open at the end of its thread is discarded.
+    If an operator ends exactly when a launch starts, the operator is processed first. A batch that
+    is still open at the end of its thread is discarded.
 
     Args:
         work: Kernels followed by copies.

@@ -77,7 +77,7 @@ def get_argument(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
 
 
 def parse_number(value: object, limit: int) -> int:
-    """Return an integer in ``[0, limit)`` from an integer or text, or -1 for any other value."""
+    """Convert an integer or text to an integer in ``[0, limit)``. Return -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
     is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
@@ -105,21 +105,21 @@ _NO_ARGS = KinetoArgs()
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventRows(Table):
-    """Events as columns, excluding events with impossible times.
+    """Events as columns, excluding events with invalid times.
 
     Attributes:
         thread: Thread number, an index into ``EventCollector.threads``.
         start_ns: Start time in ns, relative to the first event of the trace.
         end_ns: End time in ns, relative to the first event of the trace.
         name: Name number, an index into ``EventCollector.texts``.
-        correlation: Correlation id, which a call shares with the work that it launched, or -1 if
-            the event has none.
+        correlation: Correlation id, or -1 if the event has none. A call shares its correlation id
+            with the work that it launched.
         device: Device number of a kernel or copy, or -1 if unknown.
-        external: External id, which an operator shares with the work that it launched, or -1 if the
-            event has none.
+        external: External id, or -1 if the event has none. An operator shares its external id with
+            the work that it launched.
         size: Number of bytes that a copy moved, or -1 if unknown.
         kind: Kind of the event, such as ``KERNEL``.
-        impossible: Number of events that were dropped because of impossible times.
+        impossible: Number of events that were dropped because of invalid times.
     """
 
     thread: Ints
@@ -167,7 +167,7 @@ class EventCollector:
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of the events in a block for which all arguments must be kept.
+        """Return the rows of the events in a block whose arguments must all be kept.
 
         The arguments of waits, CUDA event records, and kernels and operators with collective
         arguments are kept.
@@ -181,7 +181,7 @@ class EventCollector:
 
         Only complete events ("X") in a known category are kept. Two kinds of events are counted and
         dropped: events without a start time, and kernels and copies whose start and duration are
-        both 0. A missing duration is replaced by 0.
+            both 0. A missing duration is replaced with 0.
         """
         self._add_thread_names(events)
         kind = self._classify(events)
@@ -243,8 +243,8 @@ class EventCollector:
         Args:
             is_host_thread: Mask of the threads that belong to the recording, indexed by thread
                 number.
-            is_inside: Function that returns whether a thread number and a device number belong to
-                the recording.
+            is_inside: Function that takes a thread number and a device number, and returns whether
+                they belong to the recording.
         """
         part = copy(self)
         part.operators = [event for event in self.operators if is_host_thread[event[1]]]
@@ -275,7 +275,7 @@ class EventCollector:
         return np.where(complete, np.array(kinds)[events.category], NONE)
 
     def count(self, kind: int) -> int:
-        """Return the number of events of the given kind, including events with impossible times."""
+        """Return the number of events of the given kind, including events with invalid times."""
         return sum(block.shape[1] for block in self._blocks[kind])
 
     def find_base_ns(self) -> int:
@@ -294,7 +294,7 @@ class EventCollector:
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
         """Return the events of the given kinds, grouped by kind.
 
-        Within a kind, events are in file order. Events with impossible times are left out, and are
+        Within a kind, events are in file order. Events with invalid times are left out, and are
         counted in ``impossible``.
 
         Args:

@@ -38,13 +38,13 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     """Read the memory events in a trace, or return None if there are none.
 
     An event is left out if it has no time, if its size is missing or 0, or if the absolute value of
-    its size exceeds ``_MAX_BYTES``. A total of more than ``_MAX_BYTES`` becomes -1.
+    its size exceeds ``_MAX_BYTES``. A total that exceeds ``_MAX_BYTES`` becomes -1.
 
     Args:
         path: Path to the trace.
         base_ns: Time in the trace, in ns, that becomes time 0 of the profile.
-        on_host: Whether to read the events for host memory. Otherwise, the events for all
-            accelerators are read.
+        on_host: Whether to read the events for host memory instead of the events for all
+            accelerators.
 
     Raises:
         ProfileError: The trace cannot be read.

@@ -18,8 +18,9 @@ A trace is a list of JSON events. The reader works in five steps::
    per process, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces contain only one
    recording.
 3. Complete (:func:`_complete_work`): kernels and copies without a device are assigned to one, and
-   missing launching calls are replaced by operators. If no device work was recorded and none was
-   lost, the outermost operators on each thread become kernels, and the host becomes the device.
+   missing launching calls are replaced with operators. If the recording neither contains nor lost
+   any device work, the outermost operators on each thread become kernels, and the host becomes the
+   device.
 4. Build (:func:`_build_profile`)::
 
        =================================================== ======================================
@@ -145,7 +146,7 @@ def replace_missing_calls(
 def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
     """Convert the outermost operators of each thread to kernels on device 0.
 
-    An operator is outermost if all earlier operators of its thread have ended when it starts::
+    An operator is outermost if all earlier operators on its thread have ended when it starts::
 
         operators   ├──── linear ────┤  ├─ relu ─┤
                       ├ addmm ┤
@@ -374,7 +375,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
     """Yield each recording's events in a merged trace, in the order of ``recordings``.
 
-    Events with impossible times are all counted in the first recording.
+    All events with invalid times are counted in the first recording.
     """
     recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 
@@ -382,7 +383,8 @@ def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
         return recordings.find(thread, device) == number
 
     def take(rows: EventRows, recording: Ints) -> EventRows:
-        # Dropped events cannot be assigned to a recording, so they are counted in the first one.
+        # Dropped events cannot be assigned to a recording, so they are counted in the first
+        # recording.
         impossible = rows.impossible if number == 0 else 0
         return replace(rows.take(recording == number), impossible=impossible)
 
@@ -403,7 +405,7 @@ class _DeviceWork:
         work: Kernels followed by copies.
         calls: API calls, including the calls that launched the kernels and copies.
         device: Noun for the devices in reports, or ``HOST`` if operators are used as kernels.
-        limitations: Limitations that say what was filled in.
+        limitations: Limitations that describe what was filled in.
     """
 
     work: EventRows
@@ -415,9 +417,9 @@ class _DeviceWork:
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     """Decode one recording of a trace (steps 3 and 4 of the module docstring).
 
-    If the recording contains no kernels or copies and none were lost, operators are used as
-    kernels, unless the trace is merged. Python functions cannot be selected by name, except for
-    module calls.
+    If the recording neither contains nor lost any kernels or copies, operators are used as kernels,
+    unless the trace is merged. Python functions cannot be selected by name, except for module
+    calls.
     """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
@@ -544,7 +546,7 @@ def _make_ranges(rows: EventRows, trace: _Trace) -> model.Ranges:
 
 
 def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
-    """Explain why a recording has no activities and what to do, or return "" if it has some.
+    """Explain why a recording has no activities and what to do. Return "" if it has activities.
 
     Args:
         trace: The trace that contains the recording.
@@ -582,7 +584,7 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
 
 def _report_operators_as_work(trace: _Trace) -> Limitation:
-    """Return a limitation that says that operators are used as kernels."""
+    """Return the limitation that operators are used as kernels."""
     cut_reason = (
         "the file is cut short, so GPU work, which is written last, may be missing (copy the file "
         "again)"
@@ -606,10 +608,10 @@ def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model
 def _describe_lost_work(
     launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
 ) -> str:
-    """Explain why a trace contains no GPU work, or return "" if no GPU work seems to be missing.
+    """Explain why a trace contains no GPU work. Return "" if no GPU work seems to be missing.
 
-    GPU work seems to be missing if calls launched some (``launches_without_work`` is not 0), or if
-    the file lists device properties and its end is missing.
+    GPU work seems to be missing if calls launched GPU work (``launches_without_work`` is not 0), or
+    if the file lists device properties and its end is missing.
 
     Args:
         launches_without_work: Number of launching calls whose kernel or copy was not recorded.
@@ -669,10 +671,10 @@ def _report_untimed_work(path: str, collector: EventCollector) -> tuple[Limitati
 def _make_source(
     path: str, metadata: Mapping[str, object], base_ns: int, device: str, api: str
 ) -> model.Source:
-    """Describe the source of a profile: the file, its host, and the UTC of time 0.
+    """Describe the source of a profile: the file, its host, and the UTC time of time 0.
 
     If the trace gives no hostname, the file name identifies the host. A time before 2010 comes from
-    a different clock, so the UTC is then unknown.
+    a different clock, so the UTC time is unknown.
     """
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)

@@ -1,6 +1,6 @@
 """Separates the recordings of several processes in a merged trace.
 
-A trace that PyTorch's profiler writes contains one process, and its devices appear as processes 0,
+A trace written by PyTorch's profiler contains one process, and its devices appear as processes 0,
 1, ... Tools that merge traces change the process ids but keep device numbers and correlation ids,
 so these numbers collide in the merged trace::
 
@@ -11,8 +11,8 @@ so these numbers collide in the merged trace::
 
 A recording is therefore identified by its label, or by its offset, which is the process id of a
 device minus the device number. The host process of a recording has the same label, or a process id
-at or above the offset. If neither identifies the host process, launches are used, because no kernel
-starts before the call that launched it.
+at or above the offset. If neither identifies the host process, launch times are used, because no
+kernel starts before the call that launched it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MIN_COLLISIONS = 0.02
 _MAX_SAMPLE = 20_000
 #: Maximum fraction of a recording's kernels that its assigned host process cannot have launched.
 _MAX_MISFITS = 0.002
-#: Like ``_MAX_MISFITS``, for an assignment that the process ids indicate.
+#: Like ``_MAX_MISFITS``, but for an assignment that is based on process ids.
 _MAX_MISFITS_OF_HINT = 0.1
 #: Maximum time in ns by which a kernel may precede its launch because of differing clocks.
 _CLOCK_NS = 10_000
@@ -88,7 +88,7 @@ class Recordings:
 def find_recordings(
     path: str, threads: Sequence[ThreadName], work: EventRows, calls: EventRows
 ) -> Recordings | None:
-    """Find the recordings that were merged into a trace.
+    """Find the recordings of which a merged trace consists.
 
     Args:
         path: Path to the trace, for messages.
@@ -97,8 +97,8 @@ def find_recordings(
         calls: CUDA or HIP API calls.
 
     Returns:
-        The recordings, or None if the trace need not be separated: it contains one recording, or
-        correlation ids alone link kernels to processes.
+        The recordings, or None if the trace need not be separated. This is the case if it contains
+        one recording, or if correlation ids are sufficient to link kernels to processes.
 
     Raises:
         ProfileError: The trace contains several recordings that cannot be separated.
@@ -113,7 +113,8 @@ def find_recordings(
         keys = finder.use_devices_as_keys()
     key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
     if key_of_host is None and by_device and not finder.has_collisions():
-        # Even if processes share a device, correlation ids show which process launched a kernel.
+        # Correlation ids identify the process that launched a kernel, even if processes share a
+        # device.
         _refuse_collisions(path, finder)
         return None
     if key_of_host is None:
@@ -228,8 +229,8 @@ class _Finder:
     def has_collisions(self) -> bool:
         """Return whether different processes launched work with the same correlation ids.
 
-        An id that ``n`` processes used counts as ``n - 1`` collisions. The result is true if there
-        are more than ``_MIN_COLLISIONS`` collisions per distinct id.
+        An id that ``n`` processes used counts as ``n - 1`` collisions. The result is true if the
+        average number of collisions per distinct id exceeds ``_MIN_COLLISIONS``.
         """
         ids = self._calls.correlation[self._launches]
         pairs = group_rows(self._host_of_launch, ids)
@@ -263,8 +264,8 @@ class _Finder:
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
         """Assign each process that launched work to a recording.
 
-        The assignment relies on misfits: kernels of a recording that the process cannot have
-        launched, see :meth:`_count_misfits`. Two methods are tried in this order:
+        The assignment relies on misfits: kernels in a recording that the process cannot have
+        launched. See :meth:`_count_misfits`. Two methods are tried in this order:
 
         1. If ``has_hints`` is true, the process ids determine the assignment, see
            :meth:`_find_hinted_keys`. The assignment is rejected if more than
@@ -309,13 +310,13 @@ class _Finder:
             if not offsets:
                 return None
             hinted[host] = label, max(offsets)
-        # Two processes cannot share a recording while another recording has no process.
+        # Two processes must not share a recording if another recording has no process.
         if len(set(hinted.values())) < min(len(keys), len(self.hosts)):
             return None
         return hinted
 
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
-        """For each process and recording, count the kernels that the process cannot have launched.
+        """Count the kernels in each recording that each process cannot have launched.
 
         A process can have launched a kernel only if it made a launch with the kernel's correlation
         id, and if the earliest such launch starts at most ``_CLOCK_NS`` after the kernel starts.
@@ -360,8 +361,8 @@ class _Finder:
     def _find_launches(self, host: int) -> tuple[Ints, Ints]:
         """Return the distinct correlation ids of a process's launches, and their start times.
 
-        The ids are in ascending order. If several launches have the same id, the earliest start
-        time is returned.
+        The ids are in ascending order. If several launches have the same id, the start time is the
+        earliest of them.
         """
         rows = self._launches[self._host_of_launch == host]
         ids, start_ns = self._calls.correlation[rows], self._calls.start_ns[rows]
@@ -372,7 +373,7 @@ class _Finder:
     def _assign_by_elimination(
         self, keys: Sequence[_Key], can_belong: Bools
     ) -> Mapping[int, _Key] | None:
-        """Return the one-to-one assignment of processes to recordings that a mask allows.
+        """Return the one-to-one assignment of processes to recordings that satisfies a mask.
 
         The assignment must be unique. In each step, the first recording that has a single candidate
         process is assigned this process. If the assignment is unique, there is always such a
@@ -384,8 +385,8 @@ class _Finder:
                 keys).
 
         Returns:
-            Keys of the recordings, keyed by process number. None if there is no such assignment, or
-            more than one.
+            Keys of the recordings, keyed by process number. None unless there is exactly one such
+            assignment.
         """
         if len(keys) != len(self.hosts):
             return None

@@ -37,9 +37,9 @@ def read_synchronization(
 ) -> Synchronization | None:
     """Return the synchronization events in a trace, or None if the trace contains no waits.
 
-    Event records come from two sources: ``cuda_event`` events, and waits, which may describe the
-    record that they wait for. A wait or record belongs to the process that made the call with the
-    same correlation id, or to process -1 if there is no such call.
+    Event records come from two sources: ``cuda_event`` events, and waits that describe the record
+    for which they wait. A wait or record belongs to the process that made the call with the same
+    correlation id, or to process -1 if there is no such call.
 
     Args:
         collector: Events in the trace.
@@ -96,8 +96,8 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
         stream and the CUDA event.
     """
     _, _, device, _, event, record_stream, record = waits
-    # A wait also describes the record it waits for. The record is on the same device as the wait,
-    # because a CUDA event belongs to a context.
+    # A wait also describes the record for which it waits. The record is on the same device as the
+    # wait, because a CUDA event belongs to a context.
     has_record = (record_stream != NONE) & (record != NONE)
     records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
     return np.hstack((records[1:5], records_of_waits))

@@ -72,14 +72,14 @@ NO_ARGS = EventArgs()
 class EventObject(
     msgspec.Struct, rename={"bytes": "totalbytes", "part_of": "collectiveName"}, gc=False
 ):
-    """An object in an event file, which marks the start or the end of an event.
+    """An object in an event file that marks the start or the end of an event.
 
     Attributes:
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for the start or "e" for the end of the event.
-        id: Number shared by the start and the end of an event. The scope of the number depends on
-            the format.
+        id: Number shared by the start and the end of an event. The scope in which it is unique
+            depends on the format.
         pid: Process id, or the channel in files from the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: The event's arguments.
@@ -146,7 +146,7 @@ class EventObjects:
 def _parse_event(text: bytes) -> EventObject | None:
     """Parse one object, or return None if it cannot be parsed.
 
-    An object that is not valid JSON is repaired and parsed again. The repair replaces typographic
+    An object that is not valid JSON is repaired and parsed again. The repair fixes typographic
     quotes, control characters, bytes that are not UTF-8, unquoted values and trailing commas.
     """
     try:
@@ -165,7 +165,7 @@ def _parse_event(text: bytes) -> EventObject | None:
 
 
 def _repair_match(match: re.Match[bytes]) -> bytes:
-    """Return the text that replaces a match of ``_REPAIR``.
+    """Return the replacement text for a match of ``_REPAIR``.
 
     Strings, ``true``, ``false`` and ``null`` are kept. Trailing commas are removed. NaN and
     infinity become ``null``, and all other unquoted values become strings.

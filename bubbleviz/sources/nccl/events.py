@@ -21,7 +21,7 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: Value of an unknown time. 0 would not do, because times are relative and start near 0.
+#: Value of an unknown time. 0 is not used because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
 #: Exclusive upper bound on durations and on times since the profiler started (116 days).
 MAX_DURATION_NS = 10**16
@@ -83,7 +83,8 @@ class NcclEvents(Table):
         algorithm: The algorithm, as an index into ``names``.
         protocol: The protocol, as an index into ``names``.
         channels: Number of channels.
-        payload: Number of bytes, if bytes rather than elements were recorded.
+        payload: Number of bytes, if the number of bytes was recorded instead of the number of
+            elements.
         progress: The operation's progress, as an index into ``PROGRESS``.
         host_start_ns: Time at which NCCL started to process the operation.
         host_end_ns: Time at which NCCL finished processing the operation. Without a network, an
@@ -213,11 +214,12 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
 
     The host time of a kernel start minus its GPU time is nearly constant for each GPU (process,
     communicator and rank). A start is wrong if this difference deviates by more than
-    ``_MAX_DEVIATION_NS`` from the lower median for the GPU. GPUs with fewer than ``_MIN_BRIDGES``
-    bridges are not checked for wrong starts.
+    ``_MAX_DEVIATION_NS`` from the GPU's lower median. GPUs with fewer than ``_MIN_BRIDGES`` bridges
+    are not checked for wrong starts.
 
     An end is wrong if the start is wrong. An end is also wrong if the kernel seems to last longer
-    than the whole recording: the span of all host times in the file plus ``_MAX_DEVIATION_NS``.
+    than the whole recording, that is, the span of all host times in the file plus
+    ``_MAX_DEVIATION_NS``.
 
     Args:
         events: Operations in a file.
@@ -245,7 +247,7 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     return is_start_wrong, is_start_wrong | (length_ns > recorded_ns + _MAX_DEVIATION_NS)
 
 
-#: Largest number that fits in a column, and largest GPU time such that differences fit as well.
+#: Largest number that fits in a column, and largest GPU time whose differences fit as well.
 _MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
 #: Masks over ``STATES``: states in which data is moving, and states that wait for the peer.
 _IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
@@ -417,7 +419,7 @@ def _mask_distinct(events: NcclEvents) -> Bools:
 
 
 def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
-    """Measure how long each operation was waiting for its peer, and how long it was moving data.
+    """Measure how long each operation waited for its peer and how long it moved data.
 
     ::
 
@@ -449,7 +451,7 @@ def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(values: Ints, rows: Ints, n_rows: int) -> Ints:
-    """Return a column that contains the values in the given rows, and 0 in all other rows."""
+    """Return a column with the given values in the given rows, and 0 in all other rows."""
     column = np.zeros(n_rows, np.int64)
     column[rows] = values
     return column

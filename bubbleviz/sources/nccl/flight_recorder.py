@@ -92,14 +92,14 @@ class _Entry(msgspec.Struct):
 
 
 def is_dump(head: bytes) -> bool:
-    """Return whether a file's first bytes are the start of a dump."""
+    """Return whether a file's first bytes look like the start of a dump."""
     if is_json(head):
         return b'"traceEvents"' not in head and _JSON.search(head) is not None
     return _PICKLE.match(head) is not None
 
 
 def _refuse_object(module: str, name: str) -> NoReturn:
-    """Refuse a pickle that refers to a class or function, because dumps never do."""
+    """Reject a pickle that refers to a class or function, because dumps never do."""
     raise pickle.UnpicklingError(f"it refers to {module}.{name}, which never occurs in a dump")
 
 
@@ -216,7 +216,7 @@ def _add_batch(
     """Add the operations in one batch to the builder.
 
     - If the batch has an entry named ``coalesced``, its progress and times apply to all operations
-      in the batch. Otherwise every operation keeps the progress and times of its entry.
+      in the batch. Otherwise, each operation's own entry gives its progress and times.
     - A ``coalesced`` entry is added as an operation only if it is the only entry in the batch.
     - In a batch with several peers, the duration of every operation is unknown, because the batch
       may have waited for any of the peers.
@@ -258,13 +258,14 @@ def _add_operation(
     - The count is the number of elements in the input, or in the output for operations in
       ``_COUNTS_OUTPUT``. For AlltoAll, the count is divided by the group size.
     - The kernel end is the time at which the recorder noticed that the operation had completed.
-    - The kernel start is the kernel end minus the duration, or unknown if the duration is unknown.
+    - The kernel start is the kernel end minus the duration. It is unknown if the duration is
+      unknown.
 
     Args:
         builder: Builder that receives the operation.
         entry: Entry of the operation.
-        timed_entry: Entry with the progress and the times of the operation, which is the last
-            ``coalesced`` entry of the batch or the entry itself.
+        timed_entry: Entry that contains the operation's progress and times. This is the last
+            ``coalesced`` entry in the batch, or ``entry`` itself.
         group: Process group of the operation. If the group does not contain ``rank``, the rank in
             the run is used as the rank in the group.
         rank: The process's rank in the run.

@@ -50,7 +50,7 @@ def detect_format(head: bytes) -> str:
 def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
     """Read the communication operations of an event file.
 
-    A truncated or damaged file is read as completely as possible. If its gzip data is damaged or
+    As much as possible is read from a truncated or damaged file. If its gzip data is damaged or
     truncated, ``is_packed_damaged`` of the result is set, and one more object is counted as
     unreadable.
 

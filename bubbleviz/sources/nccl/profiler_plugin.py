@@ -2,7 +2,7 @@
 
 The plugin is in ``plugins/profiler/example``, which was formerly ``ext-profiler/example``. Ids are
 numbered per category and restart in each thread, so events are assigned to their parents by file
-order. Versions 1 to 7 of the plugin print those parts of the following tree that
+order. Versions 1 to 7 of the plugin print the parts of the following tree that
 ``NCCL_PROFILE_EVENT_MASK`` selects (``print_event.cc``)::
 
     GROUP_API                         a group of calls (GROUP in versions 1 to 4)
@@ -60,9 +60,9 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 class _Process:
     """Tracks the open events in one process while its events are added in file order.
 
-    If an operation lacks arguments, those of the preceding call are used. A kernel belongs to the
-    operation that is current when the kernel starts. A proxy thread event belongs to the operation
-    that is current when the event ends.
+    If an operation lacks arguments, the arguments of the preceding call are used. A kernel belongs
+    to the operation that is current when the kernel starts. A proxy thread event belongs to the
+    operation that is current when the event ends.
 
     Args:
         pid: Process id.

@@ -80,10 +80,10 @@ class ExportedCalls:
             yield calls
 
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
-        """Convert one part of the rows returned by ``calls/all.sql`` to calls.
+        """Convert one part of the result of ``calls/all.sql`` to calls.
 
-        If the part has fewer rows than ``numbers`` covers, the row numbers have gaps, and are read
-        from the export.
+        If the part has fewer rows than ``numbers`` covers, the row numbers have gaps. They are then
+        read from the export.
 
         Args:
             numbers: Range of row numbers that the part covers.
@@ -98,7 +98,7 @@ class ExportedCalls:
     def _iter_timed(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the threads and end times of the calls that may have launched GPU work, in blocks.
 
-        Calls with impossible times contribute a thread but no end time.
+        A call with invalid times contributes a thread but no end time.
         """
         for _, block in self.export.stream("calls/all"):
             start_ns, end_ns, thread, _ = block[:, block[3] != NOTHING]
@@ -108,8 +108,7 @@ class ExportedCalls:
     def find_latest_end_ns(self) -> int:
         """Return the latest end time, in ns, of any call that may have launched GPU work.
 
-        Calls with impossible times are ignored. The result is 0 if there is no call with possible
-        times.
+        Calls with invalid times are ignored. The result is 0 if no call has valid times.
         """
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
@@ -156,7 +155,7 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows whose call name starts with one of the prefixes.
+        """Return those of the given rows whose call name starts with one of the prefixes.
 
         Args:
             rows: Row numbers, distinct and ascending.
@@ -199,10 +198,10 @@ class ExportedCalls:
 
 
 def _make_calls(row: Ints, columns: Ints) -> Calls:
-    """Build a table of the calls that have a correlation id and possible times.
+    """Build a table of the calls that have a correlation id and valid times.
 
-    Calls that have a correlation id but impossible times are left out and counted in
-    ``impossible``. Times are impossible in these cases:
+    Calls that have a correlation id but invalid times are left out and counted in ``impossible``.
+    Times are invalid in these cases:
 
     - :func:`~bubbleviz.model.profile.mask_possible` rejects them.
     - The call starts at 0, which CUPTI writes for a missing time, and ends at 0 or lasts more than

@@ -6,7 +6,8 @@ numbers and widen integers to 64 bits, as in SQLite. DuckDB reads Parquet files 
 reads Arrow files into memory.
 
 Newer versions of nsys write names where older versions write ids in ``StringIds``. The views
-replace each such name by an unused id, and the view of ``StringIds`` contains the new ids as well.
+replace each of these names with an unused id, and the view of ``StringIds`` contains the new ids as
+well.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SETTINGS = (
     "temp_directory = ''",
     # Sort NULL first, as SQLite does.
     "default_null_order = 'nulls_first_on_asc_last_on_desc'",
-    # Read each file's footer only once, and keep nothing else in memory.
+    # Read each file's footer only once, and do not keep anything else in memory.
     "parquet_metadata_cache = true",
     "enable_external_file_cache = false",
     # Skip pages that a part does not need.
@@ -79,9 +80,9 @@ _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
 _NARROW_TYPES = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 )
-#: Columns that contain ids in ``StringIds``, or names instead of ids.
+#: Columns that contain ids in ``StringIds``, or the names themselves.
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
-#: The only column of bytes that do not encode text.
+#: The only column whose bytes do not encode text.
 _BYTES_COLUMN = "binaryData"
 #: First id to assign to names stored in place of ids, larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
@@ -140,7 +141,8 @@ class TableFile:
     def _value(self, column: str) -> str:
         """Return the SQL expression that converts a column to the values that SQLite would store.
 
-        Names that replace ids become ids again, integers get 64 bits, and bytes become texts.
+        Names that replace ids are converted back to ids, integers are widened to 64 bits, and bytes
+        are converted to text.
         """
         name, kind = _quote_identifier(column), self.types[column]
         if self.has_names(column):
@@ -157,7 +159,7 @@ class TableFile:
 
 
 class ColumnarExport(export.Export):
-    """An export with one file per table. Each reader thread has a separate DuckDB cursor.
+    """An export with one file per table. Each reader thread uses a separate DuckDB cursor.
 
     Args:
         path: Path to the directory.
@@ -239,10 +241,10 @@ class ColumnarExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Divide a table into parts, and yield one function per part, which reads the part's rows.
+        """Divide a table into parts, and yield a function for each part that reads the part's rows.
 
-        All parts but the last one cover the same number of row numbers, which is at least 65,536. A
-        table has at most 16 parts.
+        All parts except the last cover the same number of row numbers, at least 65,536. A table has
+        at most 16 parts.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
         n_rows = last - first + 1
@@ -264,7 +266,7 @@ class ColumnarExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return a query's selected rows with their texts, see :meth:`Export.read_named`."""
+        """Return the rows selected by a query with their texts, see :meth:`Export.read_named`."""
         return export.concatenate_named(
             [self._read_named(name, selection, *rows) for rows in stretches]
         )
@@ -274,13 +276,13 @@ class ColumnarExport(export.Export):
     ) -> export.Named:
         """Run a query, and return the selected rows with their texts.
 
-        If an integer column contains NULL, ``ranges/named`` raises an error, and other queries for
+        If an integer column contains NULL, ``ranges/named`` raises an error. Other queries for
         ranges return no rows.
 
         Args:
             name: Name of the query.
             selection: Criteria that select the rows.
-            first: First row number to read.
+            first: Row number at which to start reading.
             last: Last row number to read, inclusive.
         """
         binds = _loosen_patterns(export.make_binds(selection, first, last))
@@ -329,7 +331,7 @@ class ColumnarExport(export.Export):
 
 
 def _make_read_error(path: str, file: str, error: Exception) -> Exception:
-    """Return the error for a file that cannot be read: a MemoryError or a ProfileError.
+    """Return the error to raise for a file that cannot be read.
 
     Args:
         path: Path to the export.
@@ -372,7 +374,7 @@ def _loosen_patterns(binds: Binds) -> Binds:
     """Convert all GLOBs in query parameters from SQLite to DuckDB.
 
     The converted GLOBs may match more texts, so the rows must be filtered afterwards. A GLOB with
-    an unclosed ``[`` matches nothing, and is removed.
+    an unclosed ``[`` matches nothing, so it is removed.
     """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
@@ -489,7 +491,7 @@ def _read_column_types(connection: duckdb.DuckDBPyConnection, source: str) -> di
 def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
     """Read the columns of an Arrow IPC file that queries need, and add a column of row numbers.
 
-    Row numbers start at 1. The columns are copied into memory instead of mapped, because the
+    Row numbers start at 1. The columns are copied into memory instead of being mapped, because the
     process would be killed if another program truncated a mapped file.
 
     Args:
@@ -627,7 +629,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
         connection.execute(_JSON_EACH)
         files, arrow = _open_files(connection, path)
         schema = _create_views(connection, path, files)
-        # While it waits for other threads, the main thread reads too.
+        # The main thread also reads while it waits for other threads.
         threads = max(1, min(jobs, count_cores() - 1))
         opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
         with opened.opened_cursors:

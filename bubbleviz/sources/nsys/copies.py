@@ -41,8 +41,8 @@ _MAX_ID = 15
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
     """Read the size, direction and memory kinds of each copy, excluding memsets.
 
-    Values missing in the export are unknown. Page migrations are an exception: their memory is
-    managed memory, unless the export says otherwise.
+    Values missing in the export are unknown. Page migrations are an exception: their memory kind is
+    managed memory unless the export contains a different kind.
 
     Args:
         export: The open export.
@@ -55,7 +55,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     """
     start_ns, end_ns, *_ = export.query_columns("gpu_work/copies")
     n_copies = int(has_times(start_ns, end_ns).sum())
-    # The activities contain all kernels, then all copies, then all memsets.
+    # The activities contain all kernels, followed by all copies and then all memsets.
     copies = Copies.unknown(activities.kernels + np.arange(n_copies))
     if export.has("gpu_work/copy_memory"):
         start_ns, end_ns, source, target = export.query_columns("gpu_work/copy_memory")
@@ -85,6 +85,6 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
 
 
 def _translate_ids(ids: Ints, codes: Mapping[int, int]) -> Ints:
-    """Translate ids to codes. Ids that are not in ``codes`` become 0, which means unknown."""
+    """Translate ids to codes. Ids that are not in ``codes`` become 0 (unknown)."""
     by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
     return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)

@@ -48,7 +48,7 @@ BOUNDS = {
     "calls/all": "calls/bounds",
 }
 #: Minimum number of rows for a table to be read by the thread pool. For smaller tables, opening the
-#: file in each thread would take too long.
+#: file in each thread takes longer than it saves.
 _MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
@@ -72,13 +72,13 @@ class Selection:
     """Criteria that select named rows, either by name or by thread and time.
 
     A row selected by time is a range on one of ``threads`` that lasts at least ``shortest_ns`` and
-    overlaps an interval. Every thread has separate intervals. A reader may also return a range that
-    overlaps no interval of its thread, if the range overlaps the span of all intervals.
+    overlaps an interval. Each thread has its own intervals. A reader may also return ranges that do
+    not overlap any interval on their thread, as long as they overlap the span of all intervals.
 
     Attributes:
         kinds: Codes for the four range kinds, in the order of ``KINDS``.
         globs: SQLite GLOBs. A row that has a text must match at least one GLOB.
-        text_ids: Ids of the registered strings that match, in ascending order.
+        text_ids: Ids of the matching registered strings, in ascending order.
         threads: Threads whose ranges are selected, in ascending order.
         shortest_ns: Minimum duration of a range.
         since_ns: Interval start times, thread by thread. The intervals of a thread are disjoint and
@@ -106,7 +106,7 @@ def make_binds(selection: Selection, first: int, last: int) -> Binds:
 
     Args:
         selection: Criteria that select the rows.
-        first: First row number to read.
+        first: Row number at which to start reading.
         last: Last row number to read, inclusive.
     """
     return {
@@ -193,7 +193,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Say what has read the large tables so far, and if it was SQLite, why."""
+        """Describe what has read the large tables so far and, if it was SQLite, why."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
@@ -222,7 +222,7 @@ class Export(ABC):
                 ``calls/system`` or ``strings/matching``. The rows of ``ranges/sample`` may include
                 rows that match no GLOB.
             selection: Criteria that select the rows.
-            stretches: Inclusive (first, last) row numbers of each part to read.
+            stretches: First and last row number of each part to read, both inclusive.
 
         Raises:
             ProfileError: A selected row of ``ranges/named`` has NULL or text in place of a number.
@@ -242,7 +242,7 @@ class Export(ABC):
     def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
         """Run a query, and return its int64 columns, shape (columns, rows).
 
-        If the export lacks a table or column that the query needs, there are no rows.
+        If the export lacks a table or column that the query needs, the result has no rows.
 
         Args:
             name: Name of the query.
@@ -284,8 +284,8 @@ class Export(ABC):
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return the given name ids that may be used by a call.
 
-        The search is coarse: if any call has one of the names, all ids are returned, otherwise ().
-        Subclasses that can decode pages check each name.
+        The search is coarse: all ids are returned if any call has one of the names, and ()
+        otherwise. Subclasses that can decode pages check each name.
 
         Args:
             numbers: Ids of call names in ``StringIds``.
@@ -298,9 +298,10 @@ class Export(ABC):
         return QUERIES.has(name, self.schema, self.views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query reads in current exports but this one lacks.
+        """Return the tables and columns that a query reads in current exports but not in this one.
 
-        Even if some are missing, the query may be able to run with another variant of a view.
+        They are missing from this export. The query may still be able to run with another variant
+        of a view.
         """
         return find_missing(QUERIES.find_tables_read(name), self.schema)
 
@@ -371,7 +372,7 @@ class Export(ABC):
         return value
 
     def _make_value_error(self, problem: str) -> ProfileError:
-        """Return the error for a value that is not an integer as expected."""
+        """Return the error to raise for a value that is not an integer."""
         return ProfileError(
             f"{self.path}: {problem}, so the file is damaged or was edited; {EXPORT_AGAIN}"
         )
@@ -395,8 +396,8 @@ class Export(ABC):
     def begin(self, name: str, make: _Make | None = None) -> None:
         """Start to read the first parts of a query in the background.
 
-        A later call of :meth:`stream` or :meth:`stream_converted` with the same arguments uses
-        these parts.
+        A later call to :meth:`stream` or :meth:`stream_converted` with the same arguments uses
+        them.
         """
         if self.has(name) and (name, make) not in self._begun:
             parts = self._make_parts(name, make)
@@ -408,8 +409,8 @@ class Export(ABC):
         """Yield (row numbers, int64 columns) for each part of a query.
 
         The row numbers are a range. A part may contain fewer rows than its range, because row
-        numbers may have gaps and the query may leave rows out. Nothing is yielded if the query
-        cannot run.
+        numbers may have gaps and the query may leave rows out. If the query cannot run, nothing is
+        yielded.
 
         Raises:
             ProfileError: The file is damaged.
@@ -452,7 +453,7 @@ class Export(ABC):
 
         Args:
             name: Name of the query.
-            ahead: Parts that are already being read.
+            ahead: Futures of the parts that are already being read.
             parts: Functions that read the parts that follow the parts in ``ahead``.
             window: Maximum number of parts to read ahead.
         """
@@ -475,7 +476,7 @@ class Export(ABC):
         """Read parts in the current thread until the first part in ``ahead`` is available.
 
         Only parts in ``ahead`` that no pool thread has started are read. Their entries are replaced
-        by finished futures. Reading also stops once all parts have been started. Nothing is read
+        with completed futures. Reading also stops once all parts have been started. Nothing is read
         unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
@@ -497,7 +498,8 @@ class Export(ABC):
             try:
                 return self._pool.submit(part)
             except RuntimeError:
-                # Stop using the pool, so that no thread that starts later reads consecutive parts.
+                # Stop using the pool, so that threads that start later do not read consecutive
+                # parts.
                 self._pool = None
         return _read_now(part)
 
@@ -512,7 +514,7 @@ def _read_and_make(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
 
 
 def _read_now(part: Callable[[], Any]) -> Future[Any]:
-    """Read a part in the current thread, and return its result or error as a finished future."""
+    """Read a part in the current thread, and return its result or error as a completed future."""
     done: Future[Any] = Future()
     try:
         done.set_result(part())

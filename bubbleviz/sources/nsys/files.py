@@ -1,4 +1,4 @@
-"""Finds the files in columnar nsys exports, and exports ``.nsys-rep`` reports with nsys.
+"""Finds the files in columnar nsys exports, and runs nsys to export ``.nsys-rep`` reports.
 
 ``nsys export --type parquetdir`` writes a directory ``REPORT_pqtdir`` with one ``TABLE.parquet``
 per table. ``--type arrowdir`` writes ``REPORT_arwdir`` with one ``TABLE.arrow`` per table. The
@@ -52,7 +52,7 @@ def has_tables(path: str) -> bool:
 
 
 def find_report_stem(path: str) -> str:
-    """Return the path to the report from which a directory was exported, without its file suffix.
+    """Return the path, without suffix, to the report from which a directory was exported.
 
     If the name of the directory has no suffix that nsys uses, the path is returned unchanged.
     """
@@ -66,7 +66,7 @@ def is_table_of_export(path: str) -> bool:
 
 
 def measure_bytes(path: str) -> int:
-    """Return the size of a profile in bytes. For a directory, the sizes of its files are added.
+    """Return the size of a profile in bytes. For a directory, this is the total size of its files.
 
     Raises:
         OSError: The file or directory cannot be read.

@@ -29,7 +29,7 @@ def _read_graphs(export: Export) -> Ints:
     """Read the executions of CUDA graphs that were traced as a whole.
 
     Returns:
-        Array of shape (6, executions), with the same columns as for kernels.
+        Array of shape (6, executions). The first axis contains the same columns as for kernels.
     """
     graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
@@ -43,9 +43,10 @@ class GpuWork:
         activities: Kernels and graphs, followed by copies and memsets.
         group: Sort key used for each activity, in the order of the export. None if the
             activities still have the order of the export.
-        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, this is the
-            error to raise when they are needed.
-        limitations: Limitations about missing GPU work, such as launches without recorded kernels.
+        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the value is
+            the error to raise when they are needed.
+        limitations: Limitations that concern missing GPU work, such as launches without recorded
+            kernels.
     """
 
     activities: Activities
@@ -85,7 +86,8 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
     """Read the GPU work in an export, with or without streams; see :func:`read_gpu_work`.
 
-    If exactly one process made calls, work whose process is unknown is assigned to this process.
+    Work whose process is unknown is assigned to the process that made calls, if there is exactly
+    one such process.
     """
     graphs, copies, memsets = _read_graphs(export), _read_copies(export), _read_memsets(export)
     max_kernels = _count_kernel_row_numbers(export)
@@ -170,8 +172,8 @@ def _read_copies(export: Export) -> Ints:
     copies = export.query_columns("gpu_work/copies")
     is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
-    # A migration has no launching call. Its correlation id in the export is 0, which a call may
-    # also have.
+    # A migration has no launching call. Its correlation id in the export is 0, but a call may have
+    # the same id.
     copies[4, is_migration] = NONE
     return copies
 
@@ -190,14 +192,14 @@ def _add_all_kernels(
 ) -> None:
     """Add all kernels in an export to a builder, and check that no kernel was lost.
 
-    If fewer kernels were read than there are row numbers, either the row numbers have gaps, or some
-    rows are unreadable. Counting the rows of the table shows which.
+    If fewer kernels were read than there are row numbers, either the row numbers have gaps or some
+    rows are unreadable. Counting the table's rows reveals which is the case.
 
     Args:
         export: The open export.
         builder: Builder to add the kernels to.
         max_kernels: Number of row numbers from the first to the last kernel.
-        has_streams: Whether to read the streams of the kernels.
+        has_streams: Whether to read the kernels' streams.
 
     Raises:
         ProfileError: Some kernels cannot be read.
@@ -239,7 +241,7 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
 
 
 def find_processes(export: Export) -> tuple[int, ...]:
-    """Return the processes that ran kernels or graphs, in ascending order, without -1 (unknown)."""
+    """Return the known processes that ran kernels or graphs, in ascending order."""
     kernels = (block for _, block in export.stream("gpu_work/kernels"))
     processes_of_blocks = (
         find_distinct(process_of(block[3])) for block in chain(kernels, [_read_graphs(export)])
@@ -262,8 +264,9 @@ _WORK_KINDS = {
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
     """Return the name ids of calls whose GPU work may have been lost during recording.
 
-    A name qualifies if calls with this name launch graphs, or a kind of work that was not recorded
-    at all. The export may list names that no call has, so the caller must check which names occur.
+    A name qualifies if calls with this name launch graphs, or launch a kind of work that was not
+    recorded at all. The export may list names that no call uses, so the caller must check which
+    names occur.
 
     Args:
         call_names: Names of the calls that launch GPU work, keyed by id.
@@ -314,7 +317,7 @@ def _iter_lost_work(
 def _report_lost_process(
     export: Export, count: int, processes: Sequence[int]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for kernels whose process is unknown, or () if there are none.
+    """Return a limitation for kernels whose process is unknown, or () if there are no such kernels.
 
     Correlation ids are unique only within a process. If several processes made calls, a kernel
     whose process is unknown cannot be linked to a call.
@@ -337,11 +340,11 @@ def _report_lost_process(
 def _report_lost_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Count the CUDA graph launches by processes without any recorded kernel, as a limitation.
+    """Return a limitation that counts graph launches by processes that have no recorded kernel.
 
     The result is () if there are no such launches. Launches without a thread or a correlation id
-    are ignored. For processes with recorded kernels, graph launches without work are counted later,
-    when calls are linked.
+    are ignored. For processes that have recorded kernels, graph launches without work are counted
+    later, when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])

@@ -15,7 +15,7 @@ _FREED = 1
 
 
 def read_memory(export: Export) -> MemoryEvents | None:
-    """Return the allocations and frees of device memory in an export, or None if there are none.
+    """Return the device memory allocations and frees in an export, or None if there are none.
 
     A free has a negative size. Threads are not recorded, so an event applies to all threads of its
     process. The total number of bytes in use is not recorded (-1).

@@ -1,10 +1,10 @@
 """Decodes the payloads of NCCL's NVTX ranges.
 
-A payload gives the communicator, message size, peer, root and rank of an operation. NCCL registers
-a payload layout for each function (``src/include/nvtx_payload_schemas.h``), which names the fields.
-nsys exports the layouts and the payloads. A payload follows a header of 32 bytes, which contains
-four little-endian 64-bit integers: the domain, the layout id, the size, and the offset of the
-payload (or the size of header and payload together).
+A payload gives the communicator, message size, peer, root and rank of an operation. For each
+function, NCCL registers a payload layout that names the fields
+(``src/include/nvtx_payload_schemas.h``). nsys exports the layouts and the payloads. Each payload is
+preceded by a 32-byte header that contains four little-endian 64-bit integers: the domain, the
+layout id, the size, and the offset of the payload (or the size of header and payload together).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _Key = tuple[int, int]
 class _Field(NamedTuple):
     """A layout field: its name, its NumPy type, and its half-open byte range (at, end).
 
-    The type is "" if the type code is unknown.
+    The type is "" if its code is unknown.
     """
 
     name: str
@@ -68,8 +68,8 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
 
     Returns:
         payloads: The payloads that contain a communicator.
-        limitations: A limitation if there are no payloads at all, or one that counts the payloads
-            that cannot be read because of an unknown layout.
+        limitations: A limitation if there are no payloads at all, or a limitation that counts the
+            payloads whose layout is unknown.
 
     Raises:
         ProfileError: The export cannot be read.
@@ -106,8 +106,8 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the payload layouts of NCCL's functions, keyed by (domain, layout id).
 
-    A layout belongs to NCCL if it contains a communicator. A layout that the export defines twice,
-    with different fields, is left out. Fields whose type is unknown are left out.
+    A layout belongs to NCCL if it contains a communicator. A layout is left out if the export
+    defines it twice with different fields. Fields whose type is unknown are left out.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -195,9 +195,9 @@ def _fill_payloads(
 ) -> None:
     """Decode payloads of equal length and write them to the payload array.
 
-    The fields start at the offset given in the header. If this offset is impossible, the fields
-    immediately follow the header. An offset is impossible if it is inside the header, or if the
-    payload would not fit into the bytes after it.
+    The fields start at the offset given in the header. If this offset is invalid, the fields
+    immediately follow the header. An offset is invalid if it lies inside the header, or if too few
+    bytes follow it for the payload.
 
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.

@@ -56,21 +56,21 @@ _TABLE_OF_KIND = {
 
 
 def _explain_missing(export: Export, table: str) -> str:
-    """Return the message for a missing or empty table of kernels, calls or ranges."""
+    """Return the message for when the table of kernels, calls or ranges is missing or empty."""
     reason = "" if table == NVTX else _explain_missing_kernels(export)
     return reason or _RECORD_AGAIN[table]
 
 
 def _make_missing_error(export: Export, table: str) -> NothingToAnalyzeError:
-    """Return the error for a missing or empty table of kernels, calls or ranges."""
+    """Return the error to raise when the table of kernels, calls or ranges is missing or empty."""
     return NothingToAnalyzeError(f"{export.path}: {_explain_missing(export, table)}")
 
 
 def _explain_missing_kernels(export: Export) -> str:
     """Return the reason why no kernels were recorded although CUDA was traced, with advice.
 
-    The result is "" if kernels were recorded, or if CUDA does not seem to have been traced. CUDA
-    was traced if the export contains CUDA API calls or nsys warnings about CUDA.
+    The result is "" if kernels were recorded, or if CUDA does not seem to have been traced. CUDA is
+    considered traced if the export contains CUDA API calls or nsys warnings about CUDA.
     """
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
@@ -94,8 +94,8 @@ def _is_cuda_warning(text: str) -> bool:
     """Return whether a diagnostic text is an nsys warning about CUDA.
 
     A warning has at most ``_MAX_WARNING`` characters. One of its first four words starts with
-    ``CUDA`` or ``CUPTI``, and all of its words match ``_PLAIN_WORD``. Any other text may contain
-    output of the profiled program.
+    ``CUDA`` or ``CUPTI``, and all of its words match ``_PLAIN_WORD``. Any other text may be output
+    of the profiled program.
     """
     words = text.split() if len(text) <= _MAX_WARNING else []
     is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
@@ -105,8 +105,8 @@ def _is_cuda_warning(text: str) -> bool:
 def _list_required_queries(export: Export) -> list[str]:
     """Return the names of the queries that must be able to run on this export.
 
-    The kernel query is not required if the export has no kernel table but a table of CUDA graphs
-    that were traced as a whole.
+    The kernel query is not required if the export has no kernel table but has a table of CUDA
+    graphs that were traced as a whole.
     """
     has_only_graphs = KERNEL not in export.schema and GRAPH in export.schema
     return [
@@ -153,13 +153,12 @@ def _check_ranges(export: Export) -> None:
 def _iter_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield limitations for missing data about the ranges, host, GPUs, threads and kernel names.
+    """Yield limitations for missing data about ranges, the host, GPUs, threads and kernel names.
 
     Args:
         export: The open export.
         ranges: Ranges in the profile.
-        kernel_names: Kernel names. Names that are missing in the export start with
-            ``<string``.
+        kernel_names: Kernel names. A name that is missing from the export starts with ``<string``.
     """
     lost_names = LimitationKind.RANGE_NAMES_LOST
     missing = export.find_missing("ranges/named")
@@ -182,7 +181,7 @@ def _iter_limitations(
 def _describe_missing(
     export: Export, counts: Mapping[str, int | None]
 ) -> tuple[tuple[str, ...], bool]:
-    """List what an export lacks that an analysis needs or can use.
+    """List the data missing from an export that an analysis needs or can use.
 
     Args:
         export: The open export.
@@ -210,7 +209,7 @@ def _describe_missing(
 
 
 #: Ranges read by an inspection: the name filter, the matching ranges, and the number of ranges with
-#: impossible times.
+#: invalid times.
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
@@ -223,7 +222,7 @@ def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profi
 
     Returns:
         ranges: The matching ranges.
-        n_impossible: Number of ranges that the inspection left out because of impossible times,
+        n_impossible: Number of ranges that the inspection left out because of invalid times,
             regardless of their names.
     """
     _, ranges, n_impossible = inspected
@@ -232,14 +231,14 @@ def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profi
 
 
 def _open_calls(export: Export, names: nvtx.NameFilter) -> ExportedCalls | None:
-    """Return the calls in an export, or None if no call can have launched GPU work."""
+    """Return the calls in an export, or None if none of them can have launched GPU work."""
     has_calls = export.has("calls/all") and export.query_rows("calls/any")
     return ExportedCalls(export, names.call_names) if has_calls else None
 
 
 @dataclass(frozen=True)
 class NsysFile:
-    """An open nsys export that profiles are read from.
+    """An open nsys export from which profiles are read.
 
     See :class:`~bubbleviz.sources.readers.OpenFile`.
     """
@@ -262,9 +261,9 @@ class NsysFile:
         events and other large tables on demand, so the export must stay open.
 
         Args:
-            globs: SQLite GLOBs. Ranges whose names match none of them are left out.
-            partial: Whether to accept an incomplete export, which may lack calls or ranges, or
-                contain copies but no kernels.
+            globs: SQLite GLOBs. Ranges whose names do not match any GLOB are left out.
+            partial: Whether to accept an incomplete export. It may lack calls or ranges, or contain
+                copies but no kernels.
 
         Raises:
             ProfileError: The export cannot be read.
@@ -279,7 +278,7 @@ class NsysFile:
             names = inspected[0] if inspected else nvtx.make_name_filter(export, globs)
         calls = _open_calls(export, names)
         if not partial and calls is not None:
-            # Threads that run out of kernels to read go on to read calls.
+            # Once there are no more kernels to read, the threads start to read calls.
             export.begin("calls/all", calls.convert_block)
         with time_step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
@@ -357,9 +356,9 @@ class NsysFile:
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return a summary of the export's contents.
 
-        In the summary, ``candidates`` is the number of ranges per name that matches a GLOB, and
-        ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are kept
-        for a later :meth:`read`.
+        In the summary, ``candidates`` contains the number of ranges for each name that matches a
+        GLOB. ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are
+        kept for a later :meth:`read`.
 
         Raises:
             ProfileError: The file is damaged.
@@ -391,11 +390,11 @@ class NsysFile:
 
 
 def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyzeError:
-    """Return the error for an export that contains no kernels, or none with possible times.
+    """Return the error to raise if an export contains no kernels, or none with valid times.
 
     Args:
         export: The open export.
-        notes: Limitations, which may say that kernels were left out.
+        notes: Limitations, some of which may report that kernels were left out.
     """
     left_out = describe_invalid_times(notes)
     if not left_out:

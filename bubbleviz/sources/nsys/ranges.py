@@ -50,12 +50,12 @@ def sample_names(
 ) -> Mapping[str, int]:
     """Count the range names in a sample of the ranges.
 
-    The sample consists of about 64 pieces that are evenly spaced over the row numbers. A table with
-    at most ``max_rows`` row numbers is read completely.
+    The sample consists of about 64 blocks of consecutive rows, spaced evenly over the row numbers.
+    If the table has at most ``max_rows`` row numbers, all of it is read.
 
     Args:
         export: The open export.
-        globs: SQLite GLOBs. Names that match none of them are left out.
+        globs: SQLite GLOBs. Names that do not match any GLOB are left out.
         max_rows: Approximate number of rows to read.
 
     Returns:
@@ -79,13 +79,14 @@ def sample_names(
 def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[int, int]]:
     """Return the inclusive (first, last) row numbers of the pieces that form a sample.
 
-    A table with at most ``max_rows`` row numbers is a single piece. A table without rows has no
-    pieces. A larger table is divided into 64 equal parts, and each piece consists of the first
-    ``max_rows // 64`` rows of a part.
+    A table with at most ``max_rows`` row numbers is a single piece. An empty table has no pieces. A
+    larger table is divided into 64 equal parts, and each piece consists of the first ``max_rows //
+    64`` rows of a part.
 
     Args:
-        first: First row number of the table.
-        last: Last row number of the table, which is less than ``first`` if the table has no rows.
+        first: Number of the table's first row.
+        last: Number of the table's last row, or a number less than ``first`` if the table has no
+            rows.
         max_rows: Approximate number of rows in the sample.
     """
     reads_all = last - first < max_rows
@@ -133,8 +134,7 @@ class NameFilter:
     Attributes:
         globs: SQLite GLOBs for range names.
         strings: Registered strings that match at least one of the GLOBs, keyed by id.
-        call_names: Registered names of the calls that launch GPU work (``WORK_CALLS``), keyed by
-            id.
+        call_names: Names of the calls that launch GPU work (``WORK_CALLS``), keyed by string id.
     """
 
     globs: tuple[str, ...]
@@ -143,9 +143,10 @@ class NameFilter:
 
 
 def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
-    """Make a filter for range names, and look up the registered range and call names.
+    """Make a filter for range names, and look up the ids of the range and call names.
 
-    The table ``StringIds`` may be long, so it is searched only once for both.
+    The table ``StringIds`` may be long, so a single search looks up the range names and the call
+    names.
 
     Args:
         export: The open export.
@@ -164,8 +165,8 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
-    latest time in the ranges read or in the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. The end is set to the
+    latest time in the other tables or in the ranges that were read.
 
     Args:
         export: The open export.
@@ -174,8 +175,8 @@ def read_ranges(
             called only if there are open ranges.
 
     Returns:
-        ranges: The ranges with possible times.
-        n_impossible: Number of ranges that were left out because of impossible times.
+        ranges: The ranges with valid times.
+        n_impossible: Number of ranges that were left out because of invalid times.
 
     Raises:
         ProfileError: The file is damaged, or contains text in place of a number.
@@ -226,7 +227,7 @@ def _read_named_columns(
 
 
 def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: int) -> int:
-    """Return the latest start or end time of any range, but at least ``min_ns``.
+    """Return the latest start or end time of any range, or ``min_ns`` if that is later.
 
     Args:
         start_ns: Start times of the ranges.
@@ -256,7 +257,7 @@ class LongRanges:
     ) -> Ranges:
         """Return the ranges on the given threads that are long enough and overlap an interval.
 
-        The result has only the start, end, thread and name of each range.
+        Only the start, end, thread and name of each range are read.
 
         Args:
             shortest_ns: Minimum duration of a range.
@@ -264,7 +265,7 @@ class LongRanges:
             since_ns: Interval start times.
             until_ns: Interval end times.
             of: Thread of each interval, or None if all intervals apply to all threads. The argument
-                is only a hint that allows reading less: a range that overlaps a different thread's
+                is only a hint that saves reading. A range that overlaps only another thread's
                 interval may still be returned.
         """
         times = intervals.union(since_ns, until_ns)
@@ -282,10 +283,10 @@ class LongRanges:
     def _read_blocks(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Iterable[Named]:
-        """Yield the rows that :meth:`lasting` needs, in blocks. The arguments are the same.
+        """Yield the rows that :meth:`lasting` needs, in blocks. Both take the same arguments.
 
-        The blocks may include rows that overlap no interval. There are no blocks if all intervals
-        are empty, or if the export lacks tables or columns.
+        The blocks may include rows that do not overlap any interval. There are no blocks if all
+        intervals are empty, or if the export lacks tables or columns.
         """
         name = "calls/system" if self.of_system else "ranges/lasting"
         if not (since_ns < until_ns).any() or not self.export.has(name):
@@ -298,9 +299,10 @@ class LongRanges:
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Selection:
-        """Return the criteria for the rows that :meth:`lasting` reads. The arguments are the same.
+        """Return the criteria for the rows that :meth:`lasting` reads.
 
-        Overlapping intervals of a thread are merged. ``threads`` must be distinct and ascending.
+        The arguments are the same as for :meth:`lasting`. Overlapping intervals on the same thread
+        are merged. ``threads`` must be distinct and ascending.
         """
         group = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
         n_groups = 1 if of is None else len(threads)
@@ -337,7 +339,7 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Renumber names in order of first appearance and drop unused names.
 
-    The new numbers do not depend on rows that were read and later left out.
+    Rows that were read and later left out do not influence the new numbers.
 
     Args:
         name_id: For each row, the index of its name in ``names``, or -1 if it has no name.

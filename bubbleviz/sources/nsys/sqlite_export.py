@@ -1,4 +1,4 @@
-"""Reads SQLite exports, which are opened read-only.
+"""Reads SQLite exports. The files are opened read-only.
 
 Compiled code decodes large tables directly from the pages of the file. SQLite, which is slower,
 reads all other tables. If compiled code cannot decode a page, SQLite reads the rest of the file.
@@ -46,7 +46,7 @@ _KERNEL_COLUMNS = (
     PlainColumn("correlationId", NONE),
     PlainColumn("demangledName", NONE),
 )
-#: Queries that can be answered by decoding pages, with the table columns they return.
+#: Queries that can be answered by decoding pages, along with the table columns they return.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(view="views/kernels/current", columns=_KERNEL_COLUMNS),
     "gpu_work/kernels_and_streams": PageQuery(
@@ -94,8 +94,8 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
 class DirectReader:
     """Decodes large tables from the pages of an open file.
 
-    A method returns None if it finds an unusual page, which cannot be decoded. SQLite then reads
-    the rest of the file. Several threads may use the reader at the same time.
+    A method returns None if it finds an unusual page that it cannot decode. SQLite then reads the
+    rest of the file. Several threads may use the reader at the same time.
 
     Args:
         pages: The open file.
@@ -123,7 +123,7 @@ class DirectReader:
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Say what has read the file so far, and if it was SQLite, why."""
+        """Describe what has read the file so far and, if it was SQLite, why."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory ran out"
             return f"compiled reader, then SQLite ({reason})"
@@ -134,7 +134,7 @@ class DirectReader:
         return f"compiled reader{left}"
 
     def _leave(self, name: str) -> None:
-        """Record that a query's table has an unusual page, so that SQLite reads it from now on."""
+        """Record that a query's table has an unusual page, so SQLite must read it from now on."""
         self._unusual_table = self._unusual_table or table_of(name)
 
     def read_columns(self, name: str, first: int, last: int) -> Ints | None:
@@ -142,7 +142,7 @@ class DirectReader:
 
         Args:
             name: Name of the query.
-            first: First row number to read.
+            first: Row number at which to start reading.
             last: Last row number to read, inclusive.
 
         Returns:
@@ -163,7 +163,7 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
-        """Return the given name ids that at least one call has, in ascending order.
+        """Return those of the given name ids that at least one call uses, in ascending order.
 
         The result is None if SQLite must search for the names instead.
         """
@@ -181,7 +181,7 @@ class DirectReader:
     def _read_or_leave(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
         """Read a query's table from its pages, or return None if SQLite must read it.
 
-        If a page of the table cannot be decoded, SQLite must read this table and all later ones.
+        If a page of the table cannot be decoded, SQLite must read this table and all later tables.
 
         Args:
             name: Name of the query.
@@ -197,7 +197,7 @@ class DirectReader:
     def read_named(
         self, name: str, selection: export.Selection, stretches: Iterable[tuple[int, int]]
     ) -> export.Named | None:
-        """Return the selected rows of a query, or None if SQLite must read them.
+        """Return the rows selected by a query, or None if SQLite must read them.
 
         The query determines which criteria of the selection apply:
 
@@ -303,9 +303,10 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Drop the name ids that no call has, if the pages of the file can be decoded.
+        """Drop the name ids that no call uses, if the file's pages can be decoded.
 
-        Otherwise SQLite searches: all ids are returned if any call has one of the names, else none.
+        Otherwise, SQLite runs the search: all ids are returned if any call has one of the names,
+        and no ids otherwise.
         """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -314,9 +315,9 @@ class SqliteExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Divide a table into parts, and yield one function per part, which reads the part's rows.
+        """Divide a table into parts, and yield a function for each part that reads the part's rows.
 
-        All parts but the last one cover the same number of row numbers. A table with sparse row
+        All parts except the last cover the same number of row numbers. A table with sparse row
         numbers is read as a single part, because most smaller parts would be empty.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
@@ -340,7 +341,7 @@ class SqliteExport(export.Export):
 
         Args:
             name: Name of the query.
-            first: First row number to read.
+            first: Row number at which to start reading.
             last: Last row number to read, inclusive.
         """
         columns = None
@@ -355,7 +356,7 @@ class SqliteExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return a query's selected rows with their texts, see :meth:`Export.read_named`."""
+        """Return the rows selected by a query with their texts, see :meth:`Export.read_named`."""
         if isinstance(self.direct, DirectReader):
             rows = self.direct.read_named(name, selection, stretches)
             if rows is not None:
@@ -369,13 +370,13 @@ class SqliteExport(export.Export):
     ) -> export.Named:
         """Read the selected rows of a query with SQLite.
 
-        Damaged rows of ``ranges/named`` raise an error. Other queries for ranges only collect
+        A damaged row raises an error in ``ranges/named``. Other queries for ranges only collect
         hints, so they return no rows if any row is damaged.
 
         Args:
             name: Name of the query.
             selection: Criteria that select the rows.
-            first: First row number to read.
+            first: Row number at which to start reading.
             last: Last row number to read, inclusive.
         """
         binds = export.make_binds(selection, first, last)
@@ -418,8 +419,8 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
 
     Raises:
         ProfileError: The file is damaged, is not an SQLite database, or is still being written.
-            Also raised if a table of the export is a view or a virtual table, which could return
-            an endless number of rows, or if a column hides the row numbers of a table.
+            Also raised if a table in the export is a view or a virtual table, which could return
+            endless rows, or if a column hides a table's row numbers.
     """
     with sqlite.open_database(path, QUERIES) as database:
         stored = sqlite.read_stored_columns(database, QUERIES.columns_read)
@@ -432,7 +433,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
                     f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        # While it waits, the main thread reads too, so that all cores are used.
+        # The main thread also reads while it waits, so that all cores are used.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, open_pages(path) as pages:

@@ -100,18 +100,18 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
 
 
 def _parse_uuid(text: str) -> str | None:
-    """Return a UUID, or None if it is unknown (nsys then writes nothing or only zeros)."""
+    """Return a UUID, or None if it is missing or consists of zeros."""
     return text if text.strip("0-") else None
 
 
 def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
     """Return the intervals in which the profiler delayed processes.
 
-    Intervals with impossible times are left out. Intervals that start at 0 are left out too,
-    because CUPTI writes 0 for a missing time.
+    Intervals with invalid times are left out. Intervals that start at 0 are left out too, because
+    CUPTI writes 0 for a missing time.
 
     Returns:
-        overheads: The intervals with possible times.
+        overheads: The intervals with valid times.
         limitations: A limitation that counts the omitted intervals, if there are any.
     """
     start_ns, end_ns, thread = export.query_columns("target/overheads")
@@ -127,7 +127,8 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
     """Return limitations for a missing hostname, session start, thread names or GPU details.
 
-    A limitation says which tables or columns the export lacks, or which table contains no value.
+    Each limitation names the tables or columns that the export lacks, or the table that contains no
+    value.
     """
     losses = []
 
@@ -135,7 +136,7 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
         """Add a limitation if a query lacks tables or columns, or if ``empty`` is true.
 
         Args:
-            what: What is missing, for the limitation.
+            what: Description of what is missing, for the limitation.
             name: Name of the query.
             empty: Whether the query returned no data.
             column: Suffix for the table name in the limitation, such as ``.gpuId``.

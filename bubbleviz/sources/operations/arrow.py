@@ -48,8 +48,8 @@ def check_installed(
 def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
     """Convert a pyarrow column of numbers or Booleans to a NumPy array without importing pandas.
 
-    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. The import would take
-    40 MB, and more time than reading a small table.
+    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. The import would use
+    40 MB of memory and take longer than reading a small table.
 
     Args:
         column: A pyarrow array, which may be chunked.
@@ -202,8 +202,8 @@ def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
 def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
     """Convert a pyarrow column to a column of texts without surrounding whitespace.
 
-    Nulls and blank strings become missing texts. Numbers become texts. If all floats of a column
-    are whole numbers, they are written without decimals.
+    Nulls and blank strings become missing texts. Numbers are converted to texts. If all floats in a
+    column are whole numbers, they are written without decimals.
 
     Args:
         path: Path to the file, for messages.

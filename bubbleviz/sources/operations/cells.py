@@ -1,6 +1,6 @@
-"""Stores an operation table's columns as arrays, and checks and converts their cells.
+"""Stores an operation table's columns as arrays, and validates and converts their cells.
 
-Times become whole nanoseconds, regardless of their unit and type in the table.
+Times are converted to whole nanoseconds, regardless of their unit and type in the table.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from bubbleviz.sources.operations.schema import (
 #: An array of 64-bit integers, or of floats if any number is fractional.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 
-#: Maximum number of characters of a cell that a message shows.
+#: Maximum number of characters of a cell to show in a message.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
-#: Number of texts (iteration, kind, group) and number of integers that follow them in a JSON
-#: collective.
+#: Number of texts in a JSON collective (iteration, kind, group), and number of integers that follow
+#: them.
 _N_TEXTS, _N_NUMBERS = 3, 7
 #: Exclusive upper bound on the absolute value of an integer in a JSON collective.
 _NUMBER_BOUND = 1 << 62
 
 
 def make_row_error(path: str, row: int, reason: str, noun: str = "row") -> ProfileError:
-    """Return the error for a row in a table.
+    """Return the error to raise for an invalid row in a table.
 
     Args:
         path: Path to the table.
         row: Zero-based index of the row. The message counts from 1.
-        reason: What is wrong with the row.
+        reason: Explanation of what is wrong with the row.
         noun: Noun for a row in the message, such as "operation".
     """
     return ProfileError(f"{path}: {noun} {row + 1}: {reason}")
@@ -61,7 +61,7 @@ def format_cell(cell: object) -> str:
 
 
 def trim_texts(code: Ints, texts: Sequence[str]) -> CodedTexts:
-    """Strip the texts of a column and renumber them. Blank texts become missing.
+    """Strip whitespace from the texts in a column and renumber them. Blank texts become missing.
 
     Texts that are equal after stripping get the same code.
 
@@ -84,7 +84,7 @@ class NumberColumn:
         values: One number per row. Empty cells have an arbitrary value.
         filled: Mask of the cells that contain a number or NaN.
         in_ns: Whether the column's type, such as a timestamp type, implies that the values are in
-            ns. The unit in the column's name is then ignored.
+            ns. If so, the unit in the column's name is ignored.
     """
 
     values: Numbers
@@ -100,7 +100,7 @@ class Cells:
         path: Path to the file.
         rows: Number of rows.
         numbers: Number columns, keyed by name. A pair column, such as ``microbatch``, is also
-            stored here if its second numbers are in a separate column.
+            stored here if a separate column contains the second number of each pair.
         texts: Text columns, keyed by name. Empty cells have code -1.
         interval_columns: Interval columns that the reader has already parsed, keyed by name.
         row_noun: Noun for a row in messages, such as "operation".
@@ -125,8 +125,8 @@ class Cells:
 
         Args:
             is_invalid: Mask of the invalid rows.
-            reason: What is wrong with the row, or a function that returns what is wrong, given the
-                row's index.
+            reason: Explanation of what is wrong with the row, or a function that returns the
+                explanation, given the row's index.
 
         Raises:
             ProfileError: A row is invalid.
@@ -195,8 +195,8 @@ class Cells:
         """Return the start and end of each operation on its device.
 
         If the table has durations instead of ends, the end is the start plus the duration. Floats
-        are added before the sum is rounded, so that adjacent operations stay adjacent. A row with
-        neither start nor end is an operation that ran nothing on its device.
+        are added before the sum is rounded, so that adjacent operations stay adjacent. A row that
+        has neither a start nor an end is an operation that did not run anything on its device.
 
         Returns:
             start_ns: Start of each operation in ns, or -1 if it has none.
@@ -255,7 +255,7 @@ class Cells:
         columns = [self.numbers[name] for name in names]
         is_whole = columns[0].values.dtype.kind == "i"
         if is_whole and len(columns) > 1:
-            # Floats have too few digits for times in ns since 1970.
+            # Floats do not have enough digits for times in ns since 1970.
             first, second = map(self._sum_times, names)
             return np.asarray(first + second, np.int64)
         units_ns = [
@@ -333,8 +333,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result has one row per collective, which includes the table row of its cell. If the
-        table lacks the column, the result is empty.
+        The result has one row per collective. Each row includes the table row of the collective's
+        cell. If the table lacks the column, the result is empty.
 
         Raises:
             ProfileError: A cell is not a list of collectives.
@@ -382,8 +382,8 @@ class Cells:
 def _is_collective(entry: object) -> bool:
     """Return whether a JSON value is a valid collective, which is a list of texts and integers.
 
-    The list has three strings and seven integers. The last two integers are the start and the end,
-    which must not be before the start. All integers but the start and the end must be at least -1.
+    The list has three strings and seven integers. The last two integers are the start and the end.
+    The end must not be before the start. All other integers must be at least -1.
     """
     return (
         isinstance(entry, list)

@@ -37,7 +37,7 @@ _MAX_CELL_LENGTH = 1 << 26
 
 
 def _detect_delimiter(header: str) -> str:
-    """Return the delimiter that occurs most often in a header, or a comma if none occurs.
+    """Return the most frequent delimiter in a header, or a comma if there are no delimiters.
 
     On ties, the first delimiter in ``_DELIMITERS`` wins.
     """
@@ -70,7 +70,8 @@ def detect_encoding(head: bytes) -> str:
 def read_header(head: bytes) -> list[str]:
     """Return the column names in a file's first bytes, or [] if the file is not a table.
 
-    A file is not a table if its first line starts like JSON or XML, or is not printable text.
+    A file is not a table if its first line looks like the start of JSON or XML, or is not printable
+    text.
     """
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
@@ -89,7 +90,7 @@ def read_header(head: bytes) -> list[str]:
 def read_delimited(path: str, watch: Watch) -> model.Cells:
     """Read a delimited text file, keeping only the columns that belong to the schema.
 
-    The delimiter is a comma, semicolon or tab, whichever occurs most often in the header. Empty
+    The delimiter is whichever of comma, semicolon and tab occurs most often in the header. Empty
     lines are skipped.
 
     Args:
@@ -109,7 +110,7 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
         try:
             reader = csv.reader(lines, delimiter=_detect_delimiter(first))
             while block := list(islice(reader, _BLOCK_ROWS)):
-                # Empty lines do not count as rows.
+                # Empty lines are not rows.
                 rows = [row for row in block if row]
                 wrong = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
                 if wrong is not None:
@@ -171,7 +172,7 @@ class _CollectedColumns:
         self.n_rows += len(rows)
 
     def finish(self) -> model.Cells:
-        """Return the collected columns, with texts stripped of surrounding whitespace."""
+        """Return the columns collected from all blocks as one table."""
         none = np.empty(0, np.int64)
         numbers = {
             name: model.NumberColumn(
@@ -196,7 +197,7 @@ def _describe_wrong_length(
         collected: The columns collected from all earlier blocks.
         index: Index of the row within its block.
         length: Number of cells in the row.
-        is_torn: Whether the row is the last one in the file and has no line end.
+        is_torn: Whether the row is the last row in the file and has no line end.
     """
     n_columns = len(collected.header)
     reason = (
@@ -227,7 +228,7 @@ class _Lines:
         lines: Lines with their line ends.
 
     Attributes:
-        last: The line returned last, or "" before the first line.
+        last: The most recently returned line, or "" before the first line.
     """
 
     def __init__(self, lines: Iterator[str]) -> None:

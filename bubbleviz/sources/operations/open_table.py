@@ -21,7 +21,7 @@ from bubbleviz.sources.operations.csv import read_delimited
 from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
-#: Columns that most tables should have, along with the message to show if a column is missing.
+#: Columns that most tables should have. Each is paired with the message to show if it is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -41,8 +41,8 @@ class OpenTable:
     Attributes:
         path: Path to the file.
         read_table: Function that reads the file, called once, on first use.
-        expected_columns: Columns that most files should have, along with the message to show if a
-            column is missing.
+        expected_columns: Columns that most files should have. Each is paired with the message to
+            show if the column is missing.
         facts: Function that returns further properties of the file, as (name, value) pairs.
     """
 
@@ -72,7 +72,8 @@ class OpenTable:
         """Raise an error, because a table contains no kernels.
 
         Raises:
-            ProfileError: Always. If the file cannot be read as operations, the message says why.
+            ProfileError: Always raised. If the file cannot be read as operations, the message gives
+                the reason.
         """
         del globs, partial
         table = self.operations()
@@ -82,7 +83,7 @@ class OpenTable:
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the file: operations per phase, ranks, missing columns, and facts."""
+        """Summarize the file: operation counts per phase, ranks, missing columns, and facts."""
         del globs
         table = self._table
         operations = table.operations
@@ -109,7 +110,7 @@ class OpenTable:
 
 @contextmanager
 def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
-    """Open an operation file, which is read on first use.
+    """Open an operation file. The file is read on first use.
 
     Args:
         path: Path to the file.
@@ -119,7 +120,8 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     """
     source = Source(
         path=path,
-        # Host for ranks whose host is not in the table. All tables without hosts then form one run.
+        # Host of the ranks whose host is not in the table. All tables without hosts therefore form
+        # a single run.
         host="table",
         host_known=False,
         format=kind,

@@ -55,7 +55,7 @@ class Column:
 #: Length of each time unit in ns, finest unit first. If a table has the same time in several units,
 #: only the column with the finest unit is used.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-#: Maximum absolute value of a time in ns, such that the difference of two times fits in 64 bits.
+#: Maximum absolute value of a time in ns. The difference between two such times fits in 64 bits.
 MAX_TIME_NS = 1 << 62
 #: Largest valid rank number. The limit also applies to stage and pipeline numbers.
 MAX_RANK = 999_999

@@ -1,4 +1,4 @@
-"""Converts the rows of a table to operations. Rows that are not valid operations raise an error."""
+"""Converts the rows of a table to operations. Rows that are invalid operations raise an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 #: Matches an iteration number, which may be long because some programs use a timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
-#: Matches the names that reports give to iterations without a range, such as ``after 3``.
+#: Matches names that reports give to iterations without a range, such as ``after 3``.
 _NEIGHBOR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: Columns that, together with the times, identify an operation.
 _IDENTITY = (
@@ -145,7 +145,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 
 
 def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClock | None]:
-    """Return each rank's clock, or None for a rank without a name in the column ``clock``.
+    """Return each rank's clock, or None for a rank that has no name in the column ``clock``.
 
     If the table has a column ``clock_uncertainty_ns``, a report wrote the table, and its clocks are
     already aligned.
@@ -244,7 +244,7 @@ def _refuse_two(
     Args:
         cells: Cells in the table.
         name: Name of the column, for messages.
-        group: Index of the rank or chunk that each row belongs to.
+        group: Index of each row's rank or chunk.
         rows: Index of each row in the table.
         values: Value of the column in each row.
         format_value: Function that formats a value for the error message.
@@ -271,7 +271,7 @@ def _refuse_two(
 
 
 def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints) -> None:
-    """Raise an error if a rank's chunk has two virtual stages.
+    """Raise an error if any rank has a chunk with two virtual stages.
 
     Only forwards and backwards whose virtual stage is known are compared.
 
@@ -313,8 +313,8 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
     """Return all fields of the operations except their device times.
 
-    If a row has no host time, the device time is used instead. A host end before the host start is
-    replaced by the host start.
+    If a row has no host time, the device time is used instead. A host end that precedes the host
+    start is replaced with the host start.
 
     Args:
         cells: Cells in the table.
@@ -375,8 +375,8 @@ def _read_phases(cells: Cells) -> Ints:
 def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
     """Read a column of pairs, such as ``microbatch``.
 
-    A cell contains one number, or two numbers such as ``7;3``. The second number may also be in the
-    column ``second_<name>``, which takes precedence. Missing numbers are -1.
+    A cell contains one number, or two numbers such as ``7;3``. The second number may instead be in
+    the column ``second_<name>``, which takes precedence. Missing numbers are -1.
 
     Returns:
         The first and second number of each row, keyed by ``name`` and ``second_<name>``.
@@ -449,8 +449,8 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     """Raise an error if the table contains the same forward or backward twice.
 
     Two rows are the same operation if they agree in all columns in ``_IDENTITY`` and in their start
-    and end times. For rows that have both an iteration and an occurrence number, the times do not
-    matter. Rows without device times or without a microbatch are not checked.
+    and end times. The times are ignored for rows that have both an iteration and an occurrence
+    number. Rows without device times or without a microbatch are not checked.
 
     Raises:
         ProfileError: Two rows are the same operation.
@@ -480,7 +480,7 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
 
 
 def _has_distinct_hashes(columns: Sequence[Ints]) -> bool:
-    """Return True if the rows are certainly distinct because their hashes are.
+    """Return True if the rows are certainly distinct because their hashes are distinct.
 
     If the result is False, the rows may still be distinct. One sort of the hashes is much faster
     than grouping by all columns.

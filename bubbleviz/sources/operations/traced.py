@@ -1,9 +1,9 @@
-"""Reads operations that a tracer in the training program has written as Chrome trace events.
+"""Reads operations that a tracer in the training program wrote as Chrome trace events.
 
-The name of an event is a word for a pass, such as "forward", and ``args`` contains the numbers of
-the operation, such as its microbatch. MegaScan, the tracer of MegatronApp
-(megatron/training/trace.py, scripts/aggregate.py), writes one event with a duration per operation,
-or a begin event and an end event. Only the end event has all numbers::
+An event is named after a pass, such as "forward". Its ``args`` contain the operation's numbers,
+such as its microbatch. MegaScan, the tracer of MegatronApp (megatron/training/trace.py,
+scripts/aggregate.py), writes one event with a duration per operation, or a begin event and an end
+event. Only the end event contains all numbers::
 
     {"name": "forward", "ph": "B", "ts": 770, "pid": 0, "tid": 0, "args": {"iteration": 10}}
     {"name": "forward", "ph": "E", "ts": 5188, "pid": 0, "tid": 0, "args":
@@ -65,8 +65,8 @@ def _pair_events(
 ) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the begin event and the end event of each operation.
 
-    An end event belongs to the begin event that was opened last on its thread, regardless of their
-    names. A complete event (X) is yielded as both. Events without a partner are dropped.
+    An end event is paired with the most recent open begin event on its thread, regardless of their
+    names. A complete event (X) is yielded as both. Unpaired events are dropped.
 
     Args:
         events: Events sorted by thread and time. At equal times, end events come first.
@@ -96,8 +96,8 @@ def read_traced(path: str, watch: Watch) -> Cells:
     """Read the operations in a trace as table columns.
 
     An event is an operation if its name implies a phase, and if it has a microbatch or is an
-    optimizer step. All other events are left out. The rank is ``g_rk``, or the process id if
-    ``g_rk`` is missing.
+    optimizer step. All other events are left out. The rank is the argument ``g_rk``, or the process
+    id if ``g_rk`` is missing.
 
     Args:
         path: Path to the trace.
@@ -237,7 +237,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
 
 
 def _fill_missing(column: Ints, substitute: Ints) -> Ints:
-    """Return a column with its missing values replaced by values from another column."""
+    """Return a column whose missing values are replaced with values from another column."""
     return np.where(column == MISSING, substitute, column)
 
 

@@ -116,13 +116,13 @@ _MIN_GUID_DIGITS = 16
 def _select_column(column: str, declared_type: str) -> str:
     """Return an SQL expression that selects a column and converts its values to integers.
 
-    Tools that copy a file may store integers as texts or floats. No conversion is needed for text
-    columns, nor for columns that were declared as integers, because SQLite has already converted
-    their values. Values that are not equal to an integer are selected unchanged.
+    A tool that copies a file may store integers as texts or floats. No conversion is needed for
+    text columns, nor for columns that were declared as integers, because SQLite has already
+    converted their values. Values that do not represent an integer are returned unchanged.
 
     Args:
         column: Name of the column.
-        declared_type: Declared type of the column, or "" if it has none.
+        declared_type: Declared type of the column, or "" if no type is declared.
     """
     if column in _TEXT_COLUMNS or "INT" in declared_type.upper():
         return f'"{column}"'
@@ -134,7 +134,7 @@ def _select_column(column: str, declared_type: str) -> str:
 class Part:
     """The tables in one part of a file: all tables with the same GUID, or one process's rows.
 
-    Creating a part replaces the views of the database, so only the newest part can be queried.
+    Creating a part replaces the database's views, so only the newest part can be queried.
 
     Args:
         database: The open file.
@@ -194,7 +194,7 @@ class Part:
         return f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{columns}"
 
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
-        """Return the statement that creates a table's view.
+        """Return the SQL statement that creates a table's view.
 
         The view has the name that queries use for the table. The view contains only the columns
         that queries read, converted by :func:`_select_column`.
@@ -222,7 +222,7 @@ class Part:
         return self._queries.again
 
     def select_process(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> Part:
-        """Return the part of the tables that contains only one process's rows.
+        """Return a part of the tables that contains only one process's rows.
 
         Args:
             guid: GUID of the process.
@@ -251,7 +251,7 @@ class Part:
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query needs and the file lacks.
+        """Return the tables and columns that a query needs but the file lacks.
 
         If the query reads a view with several variants, the variant with the fewest missing tables
         and columns is used. Variants for tables that lack a column (``_DEGRADED_VARIANT``) are not
@@ -275,8 +275,8 @@ class Part:
     def query_columns(self, name: str, *, table: str = "") -> Ints:
         """Run a query, and return its columns as int64 values, shape (columns, rows).
 
-        If possible, the columns are read directly from the pages of the file. Otherwise SQLite runs
-        the query.
+        If possible, the columns are read directly from the file's pages. Otherwise, SQLite runs the
+        query.
 
         Args:
             name: Name of the query.
@@ -308,7 +308,7 @@ class Part:
             columns: Id, category, stack id, correlation id and text length of each event,
                 shape (5, events). The length is -1 for a text that must be queried, because it
                 cannot be copied unchanged from the pages of the file.
-            texts: All texts whose length is not -1, concatenated.
+            texts: Concatenation of all texts whose length is not -1.
 
         Raises:
             ProfileError: The file is damaged, because its events are not sorted by id.
@@ -329,7 +329,7 @@ class Part:
         return packed
 
     def _find_page_table(self, name: str) -> PageTable | None:
-        """Return the table from whose pages a query can be answered without SQLite.
+        """Return the table whose pages are sufficient to answer a query without SQLite.
 
         The result is None if SQLite must run the query.
         """
@@ -390,15 +390,16 @@ class Part:
     def query_texts_of_rows(
         self, name: str, ids: Ints, *, read_all: bool
     ) -> tuple[Ints, list[str]]:
-        """Return the ids found by a query, and the text of each id.
+        """Return the ids found by a query, and each id's text.
 
         The result is empty if the query cannot run.
 
         Args:
             name: Name of the query.
             ids: Ids to look up.
-            read_all: Whether the query reads the texts of all rows in the table, which is faster if
-                nearly all texts are needed.
+            read_all: Whether the query reads the texts of all rows in the table. The result then
+                also contains ids that are not in ``ids``. Reading all texts is faster if nearly all
+                of them are needed.
 
         Raises:
             ProfileError: The file is damaged.

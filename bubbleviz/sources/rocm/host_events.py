@@ -1,8 +1,7 @@
 """Classifies host events in rocpd: calls, ROCTx ranges, and functions of the program.
 
-In the table, a ROCTx range has the name of a function (``roctxThreadRangeA``, or
-``roctxRangePushA`` before ROCm 7). The text of the range is the key ``message`` in the JSON of the
-event's ``extdata``.
+In the table, a ROCTx range is named after a function (``roctxThreadRangeA``, or ``roctxRangePushA``
+before ROCm 7). The text of the range is the key ``message`` in the JSON of the event's ``extdata``.
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
 ``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
@@ -26,12 +25,12 @@ _ROCTX_RANGE = re.compile(r"roctx\w*Range")
 class HostEventKind(IntEnum):
     """The kind of a host event."""
 
-    LEFT_OUT = 0  # a marker, a call that controls the profiler, or a driver event
+    LEFT_OUT = 0  # a marker, a profiler control call, or a driver event
     CALL = 1
-    COLLECTIVE = 2  # a call to RCCL, which is read as a range named after the function
+    COLLECTIVE = 2  # an RCCL call, which is read as a range named after the function
     PUSHED = 3  # a ROCTx range that is nested in, or disjoint from, all other ranges on its thread
     STARTED = 4  # a ROCTx range that may overlap other ranges
-    FUNCTION = 5  # a function of the program, which is read as a range named after the function
+    FUNCTION = 5  # a function in the program, which is read as a range named after the function
 
 
 def classify_host_event(category: str, name: str) -> HostEventKind:
@@ -39,13 +38,13 @@ def classify_host_event(category: str, name: str) -> HostEventKind:
 
     The first of the following rules that applies determines the kind:
 
-    1. ROCTx functions that open no range are left out. All other ROCTx functions, and all events
-       whose category contains "marker", are ranges.
+    1. ROCTx functions that do not open a range are left out. All other ROCTx functions, and all
+       events whose category contains "marker", are ranges.
     2. Events whose category starts with "kfd" (the driver) are left out.
     3. RCCL functions are collectives.
     4. Functions in other libraries, functions without a name, and events whose category contains
        the word "api" are calls.
-    5. Everything else is a function of the program.
+    5. Everything else is a function in the program.
 
     Args:
         category: Category of the event. Case is ignored.

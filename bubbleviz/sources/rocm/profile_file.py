@@ -37,8 +37,8 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     """Make the times of kernels or copies relative to ``zero_ns``.
 
     If start and end are both 0, the times are missing and stay 0. In all other rows, a start of 0
-    or less is invalid. Such a row gets the start 0 and the end -1, so that it is later rejected as
-    impossible.
+    or less is invalid. The row's start becomes 0 and its end becomes -1, so that the row is later
+    rejected as invalid.
 
     Args:
         block: Columns of kernels or copies. The first two columns are start and end.
@@ -51,7 +51,7 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
 
 
 def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
-    """Concatenate blocks of calls or ranges, leaving out the rows with impossible times.
+    """Concatenate blocks of calls or ranges, leaving out rows with invalid times.
 
     The times of the kept rows are then made relative to ``zero_ns``. A row is kept if its start is
     positive and :func:`~bubbleviz.model.profile.mask_possible` accepts its times.
@@ -89,7 +89,7 @@ def _build_activities(
         thread: Thread of each call.
 
     Returns:
-        activities: Kernels, then copies and fills.
+        activities: Kernels, followed by copies and fills.
         notes: Limitations for activities that were left out or whose process is unknown.
         streams: Stream of each activity, or -1 if unknown.
         copies: Copy sizes and directions.
@@ -174,7 +174,7 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Build a recording's profile, with times relative to the result of :func:`_find_zero`.
+    """Build a recording's profile. Its times are relative to the result of :func:`_find_zero`.
 
     A recording that contains copies but no kernels can only be read with ``partial=True``.
 
@@ -222,7 +222,7 @@ def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
 
 
 def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCalls:
-    """Return the calls in a recording that have possible times.
+    """Return the calls in a recording that have valid times.
 
     Args:
         recording: The file's contents.
@@ -235,7 +235,7 @@ def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCa
 
 
 def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
-    """Return the ranges in a recording that have possible times.
+    """Return the ranges in a recording that have valid times.
 
     ``names`` of the result is empty, and ``name_id`` contains indices into
     ``recording.range_texts``.
@@ -290,7 +290,7 @@ def _explain_missing_kernels(
     notes: Sequence[Limitation],
     n_calls: int,
 ) -> str:
-    """Explain why there are no kernels and what to do, or return "" if there are kernels.
+    """Explain why there are no kernels and what to do. Return "" if there are kernels.
 
     Args:
         recording: The file's contents.
@@ -307,7 +307,7 @@ def _explain_missing_kernels(
 
 
 def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int) -> str:
-    """Explain why kernels cannot be linked to ranges and what to do, or return "" if they can.
+    """Explain why kernels cannot be linked to ranges and what to do. Return "" if they can.
 
     Kernels can be linked to ranges if there are both calls and ranges.
 

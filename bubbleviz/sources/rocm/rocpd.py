@@ -1,6 +1,6 @@
 """Reads the files written by ROCm's profilers, ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
-In rocpd, the events of a kernel and of the call that launched it have the same
+In rocpd, the event of a kernel and the event of the call that launched it have the same
 ``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
 correlation id in ``stack_id``. ``correlation_id`` contains an id supplied by the program. Times are
 in nanoseconds on the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files from a
@@ -11,7 +11,7 @@ work, and ``rocpd_api_ops`` links each call to the work that it launched
 (``rocpd_python/rocpd/schema_data/tableSchema.cmd`` of ROCm/rocmProfileData). A ROCTx range is a row
 named ``UserMarker`` whose arguments are its text (``rpd_tracer/RoctxDataSource.cpp``). Since the
 third version of the schema, the text is in ``rocpd_ustring``. Times are on the node's
-``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``), and no host is recorded. The
+``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``). The host is not recorded. The
 queries in ``sql/rpd`` return the same columns as the queries in ``sql/rocpd``.
 """
 
@@ -49,7 +49,7 @@ from bubbleviz.sources.sqlite.queries import Queries
 #: Number of bits for the thread id and for the process id in a thread number. From the lowest bits
 #: up, a thread number consists of thread id, process id, and part number.
 _TID_BITS, _PID_BITS = 24, 24
-#: Largest 32-bit value. As a correlation id, it means that there is no id.
+#: Largest 32-bit value. As a correlation id, this value means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
 #: Name prefix of the kernels that the runtime (ROCm/clr) uses to copy and fill memory.
 BLIT_KERNELS = "__amd_rocclr_"
@@ -117,7 +117,7 @@ class RocmRecording:
 
         Args:
             subject: Subject of the limitation.
-            reason: Reason, which follows the file's path in the message.
+            reason: Reason for the limitation, shown after the file's path in the message.
             count: Number of affected items.
         """
         note = Limitation(subject, f"{self.path} {reason}", count, LimitationKind.OTHER)
@@ -173,7 +173,7 @@ class RocmRecording:
 
 
 def mask_texts(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
-    """Return a mask of the texts that pass a test, which is called once per text."""
+    """Return a mask of the texts that satisfy a predicate, which is called once per text."""
     return np.array([bool(test(text)) for text in texts], bool)
 
 
@@ -196,7 +196,7 @@ def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
 
 
 def number_threads(process: Ints, tid: Ints) -> Ints:
-    """Combine process numbers and thread ids into thread numbers. Unknown processes give -1."""
+    """Combine process numbers and thread ids into thread numbers, or -1 for unknown processes."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
@@ -210,7 +210,7 @@ def narrow_ids(column: Ints) -> Ints:
         column: Correlation ids. Values of 0 or less mean that there is no id.
 
     Returns:
-        Converted id of each row, or -1 if there is no id.
+        The converted id of each row, or -1 if there is no id.
     """
     ids = np.where(column > 0, column, NONE)
     if ids.max(initial=0) >= _MAX_CORRELATION_ID:
@@ -224,8 +224,8 @@ def narrow_ids(column: Ints) -> Ints:
 _Rows = Sequence[tuple[Any, ...]]
 #: Maximum number of hosts that a message names.
 _MAX_NAMED_HOSTS = 4
-#: Maximum number of processes in a table for every query to scan the whole table. For more
-#: processes, it is faster to first determine each process's row numbers.
+#: Maximum number of processes in a table for which every query scans the whole table. For more
+#: processes, it is faster to determine each process's row numbers first.
 _MAX_SCANNED_PROCESSES = 8
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
@@ -389,8 +389,8 @@ def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return the hosts on which the processes in a set of tables ran.
 
     The hosts are listed in the order of the node table. Only nodes that occur in the process table
-    are included. If no process has a node, all nodes are included. A node is left out if both its
-    hostname and its machine id are unknown.
+    are included. If no process is assigned to a node, all nodes are included. A node is left out if
+    both its hostname and its machine id are unknown.
 
     Args:
         part: Tables of one or several processes.
@@ -429,7 +429,8 @@ class _HostEvents:
     Attributes:
         columns: Columns returned by the query calls/all, shape (6, calls and ranges): start, end,
             process, thread, function and event.
-        event_row: Row of each call or range in the event table, or -1 if it is missing there.
+        event_row: Row of each call or range in the event table, or -1 if the table does not contain
+            it.
         category: Category id of each call or range, or -1 if unknown.
         correlation: Correlation id of each call or range, or -1 for none.
         has_launched: Mask of the calls and ranges that launched a kernel or a copy.
@@ -517,15 +518,16 @@ class _PartReader:
             self._parts_of_pid[pid] = self._parts_of_pid.get(pid, 0) + 1
 
     def _number_processes(self, process: Ints) -> Ints:
-        """Convert database ids of processes to numbers that are unique within the file, or -1.
+        """Convert the database ids of processes to numbers that are unique within the file.
 
         Processes in different parts of a file may have the same process id. The lowest
         ``_PID_BITS`` bits of a number are the process id. The higher bits are the number of earlier
         parts that contain the same process id.
 
         Args:
-            process: The process of each row, as an id in the process table, or -1 if unknown. An id
-                that is not in the table is itself used as a process id.
+            process: Id of each row's process in the process table, or -1 if unknown. Unknown
+                processes stay -1. If an id is not in the table, the id itself is used as the
+                process id.
 
         Raises:
             ProfileError: A process id is out of range.
@@ -580,7 +582,7 @@ class _PartReader:
 
         Returns:
             names: The name of each distinct symbol, in ascending order of symbol ids. A symbol
-                without a name gets the name ``<kernel ID>``.
+                without a name is called ``<kernel ID>``.
             row: For each kernel, the index of its name in ``names``.
         """
         texts = self._part.query_texts("gpu_work/kernel_names")
@@ -614,7 +616,7 @@ class _PartReader:
 
         Names and ids are looked up once for each group of events with the same function, category
         and thread (``host_events.groups``). :func:`classify_host_event` determines the kind of each
-        group. A limitation reports calls whose thread is missing in the thread table.
+        group. A limitation reports calls whose thread is missing from the thread table.
 
         Args:
             host_events: Calls and ranges of the process.
@@ -643,14 +645,14 @@ class _PartReader:
         self._add_ranges(host_events, events, thread, functions, kinds[groups.of_row])
 
     def _read_names(self, query: str, ids: Ints) -> list[str]:
-        """Return the name that a query gives for each id, or "" for an id without a name."""
+        """Return each id's name according to a query, or "" for an id without a name."""
         texts = self._part.query_texts(query, find_distinct(ids))
         return [texts.get(number, "") for number in ids.tolist()]
 
     def _add_calls(
         self, host_events: _HostEvents, thread: Ints, functions: Sequence[str], kind: Ints
     ) -> None:
-        """Add the calls of the process, including RCCL calls that themselves launched work.
+        """Add the process's calls, including RCCL calls that launched work themselves.
 
         Args:
             host_events: Calls and ranges of the process.
@@ -808,8 +810,8 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
     """Return the size in bytes and the direction of each copy, shape (2, copies).
 
     An unknown size is -1. If the direction was not recorded but the source agent is known, the
-    direction is derived from the source and target agents. An agent that is not a GPU is a host. A
-    copy between two GPUs is PEER_TO_PEER, and a copy within a GPU is DEVICE_TO_DEVICE.
+    direction is derived from the source and target agents. An agent that is not a GPU is considered
+    a host. A copy between two GPUs is PEER_TO_PEER, and a copy within a GPU is DEVICE_TO_DEVICE.
 
     Args:
         part: Tables of one process.
@@ -844,7 +846,8 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
 def _read_streams(part: Part, name: str, count: int) -> Ints:
     """Read the stream and queue of each kernel or copy, shape (2, count).
 
-    All values are -1 (unknown) if the query cannot run or does not return exactly ``count`` rows.
+    All values are -1 (unknown) if the query cannot run, or if it does not return exactly ``count``
+    rows.
 
     Args:
         part: Tables of one process.
@@ -861,8 +864,8 @@ def _read_streams(part: Part, name: str, count: int) -> Ints:
 def _number_kernel_streams(recorded: Ints) -> Ints:
     """Return a stream number for each kernel, or -1 if both its stream and queue are unknown.
 
-    Some recordings contain the same stream for all kernels. Every distinct (stream, queue) pair
-    therefore gets a separate number. The numbers follow the lexicographic order of the pairs.
+    Some recordings contain the same stream for all kernels. Therefore, each distinct (stream,
+    queue) pair gets its own number. The numbers follow the lexicographic order of the pairs.
 
     Args:
         recorded: Stream and queue of each kernel, shape (2, kernels).
@@ -896,7 +899,7 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
 
 
 def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
-    """Look up each query among the keys, and return the index of the key that equals it.
+    """Look up each query among the keys, and return the index of the matching key.
 
     The index is -1 unless exactly one key equals the query.
 
@@ -968,13 +971,13 @@ def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: In
     """Add event texts to ``texts``, and return the index of each range's text.
 
     The index is -1 for a range without a text. All texts that ``events`` contains are added, even
-    texts that belong to no range. Missing texts are queried, but only for ranges.
+    texts that do not belong to a range. Missing texts are queried, but only for ranges.
 
     Args:
         texts: Range texts. Changed in place.
         part: Tables of one process.
         events: Event table with texts, as returned by :meth:`Part.read_events`.
-        row: Row of each range in the event table, or -1 if it is missing there.
+        row: Row of each range in the event table, or -1 if the table does not contain it.
     """
     (event, *_, length), packed = events
     # The last element is for row -1.
@@ -984,7 +987,7 @@ def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: In
     ids, unpacked = part.query_texts_of_rows("ranges/texts", unpacked_events, read_all=not packed)
     event_row = find_positions(event, ids)
     if (event_row == NONE).any():
-        # Some texts belong to events that are missing in the event table.
+        # Some texts belong to events that are missing from the event table.
         present = np.flatnonzero(event_row != NONE)
         event_row, unpacked = event_row[present], [unpacked[index] for index in present.tolist()]
     return texts.add(length, packed, event_row, unpacked, row)

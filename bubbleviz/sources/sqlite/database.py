@@ -1,14 +1,14 @@
 """Opens SQLite files read-only. Small queries return rows, and large queries return columns.
 
 Nothing is ever written to the file or its directory. The file is opened as immutable, so SQLite
-creates no journal, and all views are temporary views of the connection. Columns are read through
-the ADBC driver for SQLite, which creates no Python object per value and does not block other
-threads.
+does not create a journal. All views are temporary views of the connection. Columns are read through
+the ADBC driver for SQLite, which does not create a Python object for each value and does not block
+other threads.
 
 Statements in ``sql/`` run unchanged. SQLAlchemy composes statements that contain table names, such
-as row counts. Importing SQLAlchemy takes 0.2 s, so it is imported on first use, that is, when a
-file is inspected or cannot be analyzed. Importing the ADBC driver takes 10 ms, and is unnecessary
-if all queries are answered by decoding pages.
+as row counts. Importing SQLAlchemy takes 0.2 s, so SQLAlchemy is imported on first use, that is,
+when a file is inspected or cannot be analyzed. Importing the ADBC driver takes 10 ms, and is
+unnecessary if all queries are answered by decoding pages.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def make_damage_error(
     Args:
         path: Path to the file.
         query: The query that failed.
-        reason: What is wrong with the file.
-        maker: Queries for the profiler that wrote the file. The message ends with their advice.
-            None means the collection that ``query`` belongs to.
+        reason: Explanation of what is wrong with the file.
+        maker: Queries for the profiler that wrote the file, which provide the advice at the end of
+            the message. None means the collection to which ``query`` belongs.
     """
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}), so the file is damaged or truncated; "
@@ -103,7 +103,7 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
     SQLite's progress handler calls ``next()`` on this generator. Python can handle signals only
     during this call. If a signal handler raises an exception, the exception is stored in
     ``caught``, and SQLite stops. The caller then raises the exception. A plain function would not
-    do, because the signal handler could run before its ``try`` statement.
+    be sufficient, because the signal handler could run before the function's ``try`` statement.
 
     Args:
         caught: List to which the exception is appended.
@@ -170,7 +170,7 @@ class Database:
                 stack.callback(_close, connection)
                 _execute(connection, self.views.values())
             except adbc.Error as error:
-                # Do not quote the driver, because the reason that it reports is misleading.
+                # Do not quote the driver's reason, because it is misleading.
                 raise ProfileError(
                     f"{self.path}: cannot be opened, perhaps because too many files are open or "
                     "memory ran out; pass a smaller --jobs"
@@ -208,7 +208,7 @@ class Database:
     def query_rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Run a query, and return its rows. Blobs are converted to texts.
 
-        Bytes that are not valid UTF-8 are replaced by U+FFFD.
+        Bytes that are not valid UTF-8 are replaced with U+FFFD.
 
         Args:
             query: The query.
@@ -305,8 +305,8 @@ class Database:
             query: The query.
             binds: Values for the query's parameters.
             rows: Expected number of rows, which becomes the batch size. An exact number is best:
-                the query then returns a single batch, and other threads can run Python code while
-                it runs.
+                the query then returns a single batch, and other threads can run Python code in the
+                meantime.
 
         Raises:
             ProfileError: The file is damaged, or a column contains non-integer values.
@@ -360,8 +360,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # If memory runs out, the driver may end the process. This allocation raises a MemoryError
-        # first, unless other threads use up the memory afterwards.
+        # If memory runs out, the driver may terminate the process. This allocation raises a
+        # MemoryError before that happens, unless other threads use up the memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -408,23 +408,23 @@ def stack_integers(columns: Sequence[Array]) -> Ints:
 
 
 def decode_texts(column: Array) -> list[object]:
-    """Return the values in a text column as Python strings, with None for NULL.
+    """Return the values in a text column as Python strings. NULL becomes None.
 
     If any value is a blob, the driver returns all values as blobs, so blobs are decoded too. Bytes
-    that are not valid UTF-8 are replaced by U+FFFD. A column of another type, such as integers, is
-    not converted.
+    that are not valid UTF-8 are replaced with U+FFFD. A column of another type, such as integers,
+    is not converted.
     """
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
     raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())
-    # Try the usual case first: no value is NULL, and all texts are valid UTF-8.
+    # Try the common case first: no value is NULL, and all texts are valid UTF-8.
     with suppress(TypeError, UnicodeDecodeError):
         return list(map(bytes.decode, raw))
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
 def _decode_blob(value: object) -> object:
-    """Decode a blob to a text. Any other value is returned unchanged."""
+    """Decode a blob as text. Any other value is returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -446,7 +446,7 @@ def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
 
 
 def check_pages(path: str, maker: Queries) -> None:
-    """Check that a file is at least as long as its header says. SQLite does not check this.
+    """Check that a file is at least as long as its header states. SQLite does not check this.
 
     Raises:
         ProfileError: The file is too short.
@@ -498,7 +498,7 @@ def parse_page_counts(head: bytes) -> tuple[int, int]:
 
 
 def _make_uri(path: str) -> str:
-    """Return the URI that makes SQLite open a file read-only and create no other file."""
+    """Return the URI that makes SQLite open a file read-only without creating any other file."""
     return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
 
 

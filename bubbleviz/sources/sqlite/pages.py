@@ -41,17 +41,17 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Number of leaf pages decoded in one call, which limits the memory that is allocated for rows.
 _PAGES_PER_PIECE = 512
-#: Values of the last members of ``struct leaves`` if extents are neither recorded nor used.
+#: Values for the last members of ``struct leaves`` if extents are neither recorded nor used.
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
 #: Ways of treating NULL in an integer column. ``UNUSUAL``: A page that contains NULL cannot be
-#: decoded. ``MISSING``: NULL is replaced by the missing value. ``DISTINCT``: Like ``MISSING``, but
-#: a page in which the missing value is stored cannot be decoded.
+#: decoded. ``MISSING``: NULL is replaced with the missing value. ``DISTINCT``: Like ``MISSING``,
+#: but a page in which the missing value is stored cannot be decoded.
 UNUSUAL, MISSING, DISTINCT = range(3)
 #: Rows with texts: integer columns, the index of each row's text, and the texts. The columns have
-#: the shape (columns, rows). The index is -1 for NULL. Only a few texts are duplicates. Bytes that
-#: are not valid UTF-8 are replaced by U+FFFD.
+#: the shape (columns, rows). The index is -1 for NULL. Few of the texts are duplicates. Bytes that
+#: are not valid UTF-8 are replaced with U+FFFD.
 NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 #: Rows with texts: integer columns, and the concatenated texts.
 #: The last integer column is the length of the text in bytes, or -1 for NULL.
@@ -60,13 +60,13 @@ PackedRows: TypeAlias = tuple[Ints, bytes]
 
 @dataclass(frozen=True)
 class PageQuery:
-    """A simple query in ``sql/``, which only selects rows and columns from a single table.
+    """A simple query in ``sql/`` that only selects rows and columns from a single table.
 
     Attributes:
         columns: Integer columns, in the order in which the query returns them.
         text: Name of the text column, which is the query's last column, or "" if there is none.
-        view: Name of the view variant for which these columns are correct, or "" if the query reads
-            no view. The table is decoded only if the file uses this variant.
+        view: Name of the view variant for which these columns are correct, or "" if the query does
+            not read a view. The table is decoded only if the file uses this variant.
         selected: Names of the columns that filter rows. An alias of the row number is not allowed
             here, because SQLite stores it as NULL.
         key: Name of the column that determines the row order, or "" if rows are sorted by row
@@ -152,7 +152,7 @@ class PageTable:
         return start, min(end + 1, len(self.leaf))
 
     def iter_pieces(self, n_leaves: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
-        """Divide the table into pieces, and yield their inclusive (first, last) row numbers.
+        """Divide the table into pieces, and yield the first and last row number of each piece.
 
         Each piece has ``n_leaves`` leaf pages, except for the last one, which may have fewer.
         """
@@ -231,7 +231,7 @@ class PageTable:
     ) -> PackedRows | None:
         """Return the selected rows with their texts, or None if a page is not plain.
 
-        A row must meet these conditions to be selected:
+        A row must meet all of the following conditions to be selected:
 
         - The row's kind is one of ``kinds``, if the column ``kind`` is given.
         - The row's text matches one of ``globs``. A row whose text is NULL must have a text id in
@@ -244,9 +244,9 @@ class PageTable:
             globs: SQLite GLOBs.
             pieces: Inclusive (first, last) row numbers of each piece of the table to read, or None
                 to read the entire table.
-            before: Start of a JSON object with one member, such as ``{"message":``, or "". If it is
-                given, all rows are selected, and their text is the member's value. If the value
-                contains escapes or characters other than printable ASCII, the text is NULL.
+            before: Start of a JSON object with one member, such as ``{"message":``, or "". If a
+                start is given, all rows are selected, and their text is the member's value. If the
+                value contains escapes or characters other than printable ASCII, the text is NULL.
             kinds: Codes of the four range kinds to select.
             ids: Text ids in ascending order, or None to accept any id.
             threads: Threads in ascending order.
@@ -298,7 +298,7 @@ class PageTable:
 def unpack_rows(rows: PackedRows) -> NamedRows:
     """Convert packed rows to rows with texts as strings.
 
-    Compiled code merges most equal texts, so only a few of the returned texts are duplicates.
+    Compiled code merges most equal texts, so few of the returned texts are duplicates.
 
     Raises:
         RuntimeError: The compiled library is not available.
@@ -325,8 +325,8 @@ class Pages:
         """Return the table read by a query, or None if its pages cannot be decoded.
 
         Pages can be decoded only if SQLite would return the stored values unchanged and in the same
-        order. The needed columns must be declared as integers and texts, no column may be
-        generated, and rows must be stored in the order of the query's ``key``.
+        order. The columns that the query needs must be declared as integers and texts. No column
+        may be generated, and rows must be stored in the order of the query's ``key``.
 
         Args:
             stored: The table's column definitions, as returned by ``schema.sql``.
@@ -408,8 +408,8 @@ def open_pages(path: str) -> Iterator[Pages | str]:
 def _read_page_layout(descriptor: int) -> FileShape | None:
     """Read a file's layout from its header, or return None if the header is not plain.
 
-    A plain file stores text in UTF-8, uses neither a write-ahead log nor auto-vacuum, and has
-    exactly the size that its header gives.
+    A plain file stores text in UTF-8 and uses neither a write-ahead log nor auto-vacuum. The file's
+    size is exactly the size stated in its header.
     """
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size

@@ -4,7 +4,7 @@ A query is one ``SELECT`` statement. If the tables differ between versions of a 
 reads a view, so that the query itself is the same for all versions. Each folder in
 ``sql/PROFILER/views`` is a view. The files in this folder are variants of the view for different
 versions. Each variant requires certain columns. A comment at the top of an SQL file describes the
-result. Lines of the form ``-- requires: NAME(column, column)`` list the tables and views that the
+result. Lines such as ``-- requires: NAME(column, column)`` list the tables and views that the
 statement reads.
 """
 
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 #: The first bytes of an SQLite file.
 SQLITE = b"SQLite format 3\0"
-#: The (smallest, largest) row number that a table can have.
+#: The smallest and largest row numbers that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Query parameter values, keyed by parameter name.
 Binds: TypeAlias = Mapping[str, int | str | None]
@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"\$(\w+)")
 #: Matches a result column that is followed by a comment.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Value that queries return for a NULL that has a meaning. No stored value may equal it.
+#: Value that queries return for a NULL that has a meaning. Stored values must not equal this value.
 ABSENT = -(1 << 63)
 
 
@@ -57,7 +57,7 @@ class Query:
     """A query or a variant of a view, stored as one file in ``sql/``.
 
     Attributes:
-        maker: The collection of queries that this query belongs to.
+        maker: The collection to which this query belongs.
         name: File path relative to the profiler's folder, without suffix. For example, the name of
             ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
         text: The SQL statement.
@@ -103,7 +103,7 @@ class Queries:
         self._root, self._queries = sql_root() / folder, dict[str, Query]()
 
     def query(self, name: str) -> Query:
-        """Return the query, or the variant of a view, that has this name.
+        """Return the query or view variant that has this name.
 
         Raises:
             FileNotFoundError: No file has this name, which is a bug in this package.
@@ -151,8 +151,8 @@ class Queries:
     def select_views(self, schema: Schema) -> Mapping[str, Query]:
         """Select the variant of each view that fits a file.
 
-        The first variant whose tables and columns are all in the file is selected. Views without
-        such a variant are left out.
+        The first variant whose tables and columns are all in the file is selected. Views that have
+        no such variant are left out.
 
         Args:
             schema: Column names of the file's tables.
@@ -199,7 +199,7 @@ class Queries:
 
 
 def find_missing(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the missing tables (as ``TABLE``) and columns (as ``TABLE.column``).
+    """Return the missing tables, as ``TABLE``, and the missing columns, as ``TABLE.column``.
 
     The columns of a missing table are not listed.
     """

@@ -44,7 +44,7 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Roles of device lines, keyed by line name. Lines with other names are derived from these lines.
+#: Roles of device lines, keyed by line name. Lines that have other names are derived from them.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
 #: Additional roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
@@ -87,7 +87,7 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
       are derived from its streams.
     - On other devices, a line's name determines its role.
 
-    All other lines have the role ``NOTHING``.
+    Lines that none of these rules cover have the role ``NOTHING``.
 
     Args:
         plane: The plane's name.
@@ -106,7 +106,7 @@ def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> li
     """Divide the planes in a file into recordings, and return the recording index of each plane.
 
     A recording has at most one plane per device and host. A new recording therefore starts at a
-    plane whose device or host already occurs in the current one.
+    plane whose device or host already occurs in the current recording.
 
     Args:
         planes: Plane names, in file order.
@@ -145,9 +145,10 @@ class PlaneEvents(Table):
         end_ns: End time, relative to the start of the profile.
         name: Name of the event, as an index into ``texts`` of :class:`Planes`.
         label: The event's instruction and module, as an index into ``labels`` of :class:`Planes`.
-        line: Row of the event's host line, number of its GPU stream, or -1 if it is on neither.
-        device: Number of the device that ran the event. For host events, the device number that the
-            event refers to.
+        line: Row of the event's host line, or number of its GPU stream. The value is -1 if the
+            event is on neither.
+        device: Number of the device that ran the event. For host events, the device number recorded
+            with the event.
         run: Run id of the module execution to which the event belongs.
         correlation: Correlation id, which a launch shares with the work that it launched.
         step: Number of the training step, if the event is a training step.
@@ -172,23 +173,23 @@ class Planes:
 
     Attributes:
         texts: Numbers all texts in events.
-        labels: Numbers all labels. A label says which instruction an event belongs to. A label is a
-            tuple of four numbers, each -1 if unknown. The first three are indices into ``texts``:
-            the instruction (``fusion.3``), its path in the program
+        labels: Numbers all labels. A label identifies the instruction to which an event belongs. It
+            is a tuple of four numbers, each -1 if unknown. The first three are indices into
+            ``texts``: the instruction (``fusion.3``), its path in the program
             (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
             is the program id.
         lines: Thread id and name of each host line.
-        devices: The name of each device that has a plane, keyed by device number, or "" if unknown.
+        devices: Names of the devices that have a plane, keyed by device number, or "" if unknown.
         accelerator: Kind of device, ``GPU`` or ``TPU``.
         on_host: Whether no device recorded work, so that instructions on host threads are used
             instead. Valid only after :meth:`finish` was called.
-        n_impossible: Number of events that were dropped because of impossible times.
+        n_impossible: Number of events that were dropped because of invalid times.
         n_impossible_work: Number of kernels, copies and instructions that were dropped because of
-            impossible times.
-        events_outside_capture: Number of events, except spans, that were dropped because they are
-            far outside the capture.
-        unknown_device_count: Number of host events with an invalid device number. Instructions with
-            an invalid device number were dropped.
+            invalid times.
+        events_outside_capture: Number of events, excluding spans, that were dropped because they
+            are far outside the capture.
+        unknown_device_count: Number of host events with an invalid device number. Instructions that
+            have an invalid device number were dropped.
     """
 
     def __init__(self) -> None:
@@ -231,13 +232,13 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add the events on a line. Events with impossible times are dropped and counted.
+        """Add the events on a line. Events with invalid times are dropped and counted.
 
         - On instruction lines, the event name replaces a missing statistic ``op``.
         - Device events get the device number of the plane. Host events keep the statistic
           ``device``.
-        - Training steps are numbered by :meth:`_number_steps`.
-        - Host events are divided into roles by :meth:`_add_host`.
+        - :meth:`_number_steps` numbers training steps.
+        - :meth:`_add_host` assigns roles to host events.
 
         Args:
             role: The line's role, such as ``HOST``.
@@ -325,8 +326,8 @@ class Planes:
         instruction nor a module.
 
         Args:
-            columns: Indices into ``texts`` of the instruction, path and module of each event, then
-                the program id of each event. All are -1 if missing.
+            columns: The instruction, path and module of each event as indices into ``texts``,
+                followed by the program id of each event. Missing values are -1.
         """
         label = np.full(len(columns[0]), NONE, np.int64)
         rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
@@ -339,7 +340,8 @@ class Planes:
     def get_events(self, *roles: str) -> PlaneEvents:
         """Return the events that have any of the given roles, sorted by line, device and start.
 
-        The order does not depend on the order in the file. Ties are broken as follows:
+        The order does not depend on the order of the events in the file. Ties are broken as
+        follows:
 
         1. Events without a duration come first.
         2. Longer events come before shorter ones, so that a loop comes before its body.
@@ -396,7 +398,7 @@ class Planes:
         return order
 
     def finish(self) -> None:
-        """Set ``on_host``, and drop events far outside the capture. Spans are kept.
+        """Set ``on_host``, and drop all events except spans that are far outside the capture.
 
         This method must be called after all events have been added. ``on_host`` becomes True if
         there are neither events on GPU streams nor instructions on devices. The capture bounds are

@@ -1,17 +1,17 @@
 """Builds a profile from XLA's planes: device activities, calls, and named ranges.
 
-On GPUs, launches are usually recorded: a launch is a host event with the correlation id of a
-kernel. An instruction's range then has the times and the thread of its launch::
+On GPUs, launches are usually recorded. A launch is a host event that has the same correlation id as
+a kernel. In that case, an instruction's range has the times and the thread of its launch::
 
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
 
-On TPUs, and on CPUs that are used as devices, no launches are recorded. An instruction's range then
-has the instruction's device times, and is on a thread that represents the device. For each
-instruction, an artificial call is added as its launch.
+On TPUs, and on CPUs that are used as devices, launches are not recorded. An instruction's range
+then has the instruction's device times, and is on a thread that represents the device. An
+artificial call is added as each instruction's launch.
 
-The ranges have the names that XLA writes for Nsight Systems (see
-:mod:`bubbleviz.analyses.pgle.instructions`), so that the same convention reads both.
+The ranges have the same names that XLA writes for Nsight Systems (see
+:mod:`bubbleviz.analyses.pgle.instructions`), so the same convention applies to both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _EXECUTION_SUFFIX = ":XLA GPU module"
 
 
 def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
-    """Create a table of ranges without the rows whose ``name_id`` is -1. ``names`` is empty."""
+    """Create a table of ranges, leaving out rows whose ``name_id`` is -1. ``names`` is empty."""
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
@@ -59,15 +59,15 @@ def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints)
 
 
 def find_leaves(events: PlaneEvents) -> Ints:
-    """Return the rows of the events that contain no other event, sorted by start.
+    """Return the rows of the events that do not contain any other event, sorted by start.
 
     Only events on the same line and device are considered::
 
         ├─while.2──────────┤      not a leaf, because it contains other instructions
          ├─dot.3─┤├─add.4─┤       leaves
 
-    Events without a duration are leaves. Events without a duration do not count as contents of the
-    events that surround them.
+    Events without a duration are leaves, and they do not count as contents of their enclosing
+    events.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -96,10 +96,10 @@ class DeviceWork:
         thread_of_line: Thread number of each host line.
         devices: Device numbers, ascending.
         thread_of_device: Number of the thread that represents each device, in the same order.
-        activities: Kernels, then copies.
+        activities: Kernels, followed by copies.
         streams: Stream of each activity, or -1 if the activity did not run on a GPU stream.
         calls: Calls that launched the activities.
-        ranges: Instruction, module and step ranges, then ranges on host threads.
+        ranges: Instruction, module and step ranges, followed by ranges on host threads.
         instructions: Number of instruction ranges and module ranges.
         has_launches: Whether ``calls`` contains launches recorded on a host rather than artificial
             calls.
@@ -154,12 +154,12 @@ class DeviceWork:
     def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
         """Create an artificial call for each row of work, for recordings without launches.
 
-        A call has the start and end of its work, and is on the thread that represents the device.
-        For an asynchronous transfer, the call has a duration of 0. A call's correlation id is the
-        row of its work.
+        A call has the same start and end as its work, and is on the thread that represents the
+        device. For an asynchronous transfer, the call has a duration of 0. A call's correlation id
+        is the row of its work.
 
         Args:
-            work: Kernels, then copies.
+            work: Kernels, followed by copies.
             is_async: Mask of the asynchronous transfers.
         """
         return in_memory.InMemoryCalls(
@@ -177,7 +177,7 @@ class DeviceWork:
         )
 
     def _make_host_calls(self, launches: PlaneEvents) -> in_memory.InMemoryCalls:
-        """Convert the recorded launches to calls, in the same order, on their host threads."""
+        """Convert the recorded launches to calls on their host threads, in the same order."""
         used, call_name = _compress_codes(launches.name)
         return in_memory.InMemoryCalls(
             model.Calls(
@@ -200,12 +200,12 @@ class DeviceWork:
     def _make_activities(
         self, work: PlaneEvents, correlation: Codes, is_async: Bools, n_kernels: int
     ) -> model.Activities:
-        """Convert work to an activity table in the same order, with one rank per device.
+        """Convert work to an activity table in the same order. Each device becomes a rank.
 
         Only kernels and asynchronous copies get names.
 
         Args:
-            work: Kernels, then copies.
+            work: Kernels, followed by copies.
             correlation: Correlation id of each kernel and copy.
             is_async: Mask of the asynchronous transfers.
             n_kernels: Number of kernels.
@@ -228,8 +228,8 @@ class DeviceWork:
     def copies(self) -> Copies:
         """Return the direction, the memory kinds and the size of each copy.
 
-        The direction is read from the copy's name, and the memory kinds and the size from its
-        details.
+        The direction is read from the copy's name. The memory kinds and the size are read from the
+        copy's details.
         """
         name, details = self._copied.name, self._copied.copy
         first_row = len(self.activities) - len(name)
@@ -245,8 +245,8 @@ class DeviceWork:
         """Return the thread numbers of host lines and of devices, numbered as in Nsight Systems.
 
         XLA identifies a thread by an address. The first thread that runs Python is regarded as the
-        main thread. As in the operating system, its thread id is set to the process id, unless
-        another thread has this id.
+        main thread. The main thread's id is set to the process id, as in the operating system,
+        unless another thread has this id.
 
         Args:
             named_lines: Thread id and name of each host line.
@@ -265,13 +265,13 @@ class DeviceWork:
         return thread[: len(tids_of_lines)], thread[len(tids_of_lines) :]
 
     def _get_device_threads(self, device: Codes) -> Ints:
-        """For each device number, return the thread that represents the device."""
+        """Return the thread that represents each device, given its number."""
         return self.thread_of_device[np.searchsorted(self.devices, device)]
 
     def _order_work(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
     ) -> tuple[PlaneEvents, Bools, int]:
-        """Combine the work from all lines. Kernels come first, then copies.
+        """Combine the work from all lines. Kernels come first, followed by copies.
 
         - Events on GPU streams are copies if their name starts with "Memcpy" or "Memset".
         - Asynchronous transfers are copies unless their name matches the default patterns for
@@ -280,11 +280,11 @@ class DeviceWork:
 
         Args:
             streams: Events on GPU streams.
-            ops: Instructions. Only instructions that contain no other instruction are work.
+            ops: Instructions. Only instructions that do not contain other instructions are work.
             transfers: Asynchronous transfers.
 
         Returns:
-            work: Kernels, then copies.
+            work: Kernels, followed by copies.
             is_async: Mask of the asynchronous transfers.
             n_kernels: Number of kernels.
         """
@@ -311,7 +311,7 @@ class DeviceWork:
         """Label each launch with the instruction that it launched, and name its range.
 
         A launch is matched to the first row of work with the same correlation id. The launch gets
-        the label of this work, which identifies the instruction more precisely.
+        this work's label, which identifies the instruction more precisely.
 
         Returns:
             instructions: The launches, with the label and the device of the matched work. A launch
@@ -330,12 +330,12 @@ class DeviceWork:
         return instructions, np.where(has_work, self._name_instruction_ranges()[label], NONE)
 
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
-        """For each launch, find the module execution during which it starts.
+        """Find the module execution during which each launch starts.
 
-        Only executions of the launch's module are considered, on any thread. If executions of the
-        module overlap, because each device has a thread, only executions on the thread of the
-        launch are considered. If several executions contain the start of the launch, the innermost
-        one wins.
+        Only executions of the launch's module are considered, on any thread. If the module's
+        executions overlap because each device has a thread, only executions on the launch's thread
+        are considered. If several executions contain the start of the launch, the innermost one
+        wins.
 
         Args:
             launches: Launches on the host.
@@ -407,7 +407,7 @@ class DeviceWork:
 
         The range name is ``XlaModule:#hlo_module=MODULE,program_id=PROGRAM#``, without
         ``,program_id=PROGRAM`` if the program id is unknown. The index is also stored as one of the
-        module's names. A module has one name per program id.
+        module's names. A module has a separate name for each program id.
 
         Args:
             module: Name of the module, such as ``jit_step``.
@@ -443,8 +443,8 @@ class DeviceWork:
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
         """Return a range for each module execution.
 
-        If devices recorded module executions, the recorded executions are used. Otherwise,
-        executions are derived from the instructions whose module is known:
+        If devices recorded module executions, these are returned. Otherwise, executions are derived
+        from the instructions whose module is known:
 
         - If more than half of these instructions have a run id, instructions with the same thread,
           device, run id and module form an execution. Instructions without a run id are left out.
@@ -516,7 +516,7 @@ def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | 
 
     Returns:
         The selected launches, sorted by start. None if there is no work, or if less than half of
-        the work has the correlation id of a launch.
+        the work has the same correlation id as a launch.
     """
     launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
     launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
@@ -549,7 +549,7 @@ def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) 
 
 
 def _compress_codes(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Replace codes by indices into the distinct codes.
+    """Replace codes with indices into the distinct codes.
 
     The code -1 is treated like any other code.
 
@@ -574,8 +574,8 @@ def make_profile(
 ) -> in_memory.Decoded:
     """Build the profile of one recording.
 
-    If no device recorded work, instructions on host threads are used as work instead. If no
-    launches were recorded, the profile has a named thread for each device.
+    If none of the devices recorded work, instructions on host threads are used as work instead. If
+    launches were not recorded, the profile has a named thread for each device.
 
     Args:
         source: File from which the planes were read.
@@ -623,7 +623,7 @@ def make_profile(
 
 
 def make_process_number(recording: int, pid: int) -> int:
-    """Return a process number that is unique among the recordings of one file.
+    """Return a process number that is unique among the recordings in a file.
 
     Args:
         recording: Index of the recording in the file.
@@ -633,7 +633,7 @@ def make_process_number(recording: int, pid: int) -> int:
 
 
 def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
-    """Join the profiles of all recordings in one file.
+    """Join the profiles of all recordings in a file.
 
     If any process id is unknown or occurs twice, the recordings are labeled ``recording 1``,
     ``recording 2`` and so on. A single recording is returned unchanged.

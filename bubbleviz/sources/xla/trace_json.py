@@ -1,7 +1,7 @@
 """Reads the JSON traces written by XLA's profiler (``*.trace.json.gz``).
 
-In this format, a process is a plane, and a thread is a line in the plane. An event's statistics are
-its ``args``, which are all texts.
+In this format, a process represents a plane, and a thread represents a line in the plane. An
+event's ``args`` contain its statistics, all of them as texts.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class XlaArgs(msgspec.Struct, gc=False):
 class TraceJsonPlanes:
     """Collects the events in a trace, and builds planes after all events have been read.
 
-    Planes are built at the end, because the name of a process or thread may follow its events.
+    Planes are built at the end, because the name of a process or thread may come after its events.
 
     Args:
         file: Trace that is being read.
 
     Attributes:
-        processes: Process names, which are plane names, keyed by process id.
+        processes: Names of the processes, which are the plane names, keyed by process id.
     """
 
     def __init__(self, file: TraceFile[XlaArgs]) -> None:
@@ -80,7 +80,7 @@ class TraceJsonPlanes:
         """Add a block of events.
 
         Metadata events ("M") set process and thread names. The last name wins. Complete events
-        ("X") are stored unless they have no start. All other events are ignored.
+        ("X") are stored if they have a start. All other events are ignored.
         """
         texts, threads = self._file.texts, self._file.threads.values
         event_name_arg, words = events.arguments["name"], texts.values
@@ -126,7 +126,7 @@ class TraceJsonPlanes:
         return recordings, n_strays
 
     def _number_processes(self) -> dict[ProcessName, int]:
-        """Divide the processes into recordings, and return recording indices, keyed by process id.
+        """Divide the processes into recordings. Return the recording indices, keyed by process id.
 
         Process ids consist of a label and a number, and are sorted by label, then by number. A new
         recording starts when the label changes, or when a device or host occurs again, see
@@ -139,7 +139,7 @@ class TraceJsonPlanes:
         return dict(zip(processes, number_recordings(names, starts), strict=True))
 
     def _make_planes(self, recording_of: Mapping[ProcessName, int]) -> list[Planes]:
-        """Create each recording's planes, including their devices but no events.
+        """Create each recording's planes. The planes contain devices, but no events yet.
 
         There is at least one recording.
 
@@ -154,7 +154,7 @@ class TraceJsonPlanes:
         return recordings
 
     def _join_blocks(self) -> dict[str, Ints]:
-        """Join the stored event blocks, and return the columns, keyed by name.
+        """Join the stored event blocks, and return their columns, keyed by name.
 
         The names of the columns for arguments start with ``args.``. The stored blocks are dropped.
         """
@@ -186,7 +186,7 @@ class TraceJsonPlanes:
         """Add the events on a thread to the planes of its recording.
 
         The path of an instruction is the argument ``name``, or ``tf_op`` if there is no ``name``. A
-        missing duration is replaced by 0.
+        missing duration is replaced with 0.
 
         Args:
             planes: The recording's planes.
@@ -227,7 +227,7 @@ class TraceJsonPlanes:
     def _convert_text_numbers(
         self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
     ) -> Ints:
-        """Convert text numbers in the file to text numbers in planes, or -1 for empty texts.
+        """Convert text numbers in the file to text numbers in planes. Empty texts become -1.
 
         New texts are added to ``planes.texts``.
 

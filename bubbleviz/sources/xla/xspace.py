@@ -1,7 +1,7 @@
 """Reads XSpace files (``*.xplane.pb``), protobuf files written by XLA's profiler, plane by plane.
 
 The protobuf parser only splits the file into planes and lines. Events remain encoded, because the
-parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
+parser would create millions of Python objects. Instead, numpy decodes the events in bulk. Step k
 decodes the k-th field of all events at once::
 
     events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
@@ -10,8 +10,8 @@ decodes the k-th field of all events at once::
 
 The messages are defined in ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla), and the encoding
 in https://protobuf.dev/programming-guides/encoding/. A field is a tag (number << 3 | wire type)
-followed by its value. Times are converted from picoseconds to nanoseconds. Start and end are each
-rounded down, so that adjacent events stay adjacent.
+followed by its value. Times are converted from picoseconds to nanoseconds. The start and the end
+are each rounded down, so that adjacent events stay adjacent.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps above this value (in 1973) are UTC. All others are relative to the profile's start.
+#: Timestamps above this value (in 1973) are UTC times. All other timestamps are relative to the
+#: profile's start.
 _UTC_NS = 10**17
 _RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
@@ -208,12 +209,12 @@ def decode_messages(
 
 
 def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Decode the varint at each offset, and return the values and the offsets after the varints.
+    """Decode the varint at each offset. Return the values, and the offset after each varint.
 
     Args:
         data: Bytes of all messages.
         start: Offset of each varint.
-        end: For each varint, the end offset of the message that contains the varint.
+        end: End offset of the message that contains each varint.
 
     Raises:
         MalformedError: A varint extends beyond its message or is too long.
@@ -233,7 +234,7 @@ def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tupl
 
 
 def read_stat_names(plane: Any) -> Mapping[int, str]:
-    """Return the statistics' names, and the texts that statistics refer to, keyed by id."""
+    """Return the names of statistics, and the texts to which statistics refer, keyed by id."""
     entries = (
         parse_message(_get_message_types()["StatEntry"], entry) for entry in plane.stat_metadata
     )
@@ -258,7 +259,7 @@ class PlaneReader:
     def __init__(self, plane: Any, base_ns: int, start_ns: int, planes: Planes) -> None:
         self._base_ns, self._start_ns = base_ns, start_ns
         self._planes, self.name = planes, decode_text(plane.name)
-        #: Names of statistics, and texts that statistics refer to, keyed by id.
+        #: Names of statistics, and texts to which statistics refer, keyed by id.
         self._stat_names = names = read_stat_names(plane)
         entries = (
             parse_message(_get_message_types()["EventEntry"], entry)
@@ -272,7 +273,7 @@ class PlaneReader:
         device = xla.get_device_number(self.name)
         if device is not None:
             device_stats = {names.get(stat.name, ""): self._get_text(stat) for stat in plane.stats}
-            # Only these two statistics describe the model of a device.
+            # Only these two statistics describe a device's model.
             model = device_stats.get("device_type_string", "") or device_stats.get(
                 "device_vendor", ""
             )
@@ -287,7 +288,7 @@ class PlaneReader:
         self._paths = np.array([*paths, NONE], np.int64)
 
     def _get_text(self, stat: Any) -> str:
-        """Return the text of a statistic, or the text that it refers to."""
+        """Return the text of a statistic, or the text to which it refers."""
         return (
             self._stat_names.get(stat.ref, "") if stat.HasField("ref") else decode_text(stat.text)
         )
@@ -312,7 +313,7 @@ class PlaneReader:
                     self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return the name and the statistics of each metadata entry. Texts are replaced by numbers.
+        """Return each metadata entry's name and statistics. Texts are replaced with numbers.
 
         A final row, with the name "" and statistics of -1, is added for events whose metadata is
         unknown.
@@ -380,11 +381,11 @@ class PlaneReader:
         self._planes.add(role, self.name, row, times_ns, names[metadata_row], columns)
 
     def _convert_times(self, timestamp_ns: int, event: Mapping[int, Ints]) -> tuple[Ints, Ints]:
-        """Return the start and end of events in ns since time 0 of the profile, rounded down.
+        """Return the start and end of each event in ns since time 0, rounded down.
 
         Args:
             timestamp_ns: Timestamp of the line. The offsets of the events are added to it.
-            event: Values of the varint fields of the events, keyed by field number.
+            event: Values of the events' varint fields, keyed by field number.
         """
         is_utc = timestamp_ns > _UTC_NS
         begin_ns = timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
@@ -401,13 +402,13 @@ class PlaneReader:
     ) -> None:
         """Fill columns with the statistics that are stored in the events themselves.
 
-        ``columns`` already contains values from the metadata of the events. The statistics of an
-        event replace these values, but empty texts do not.
+        ``columns`` already contains values from the metadata of the events. The event's own
+        statistics replace these values, unless they are empty texts.
 
         Args:
             columns: Statistics columns, keyed by name. Changed in place.
             data: Bytes of the events.
-            stat_slices: Occurrences of statistics in the events.
+            stat_slices: Where statistics occur in the events.
             used_stats: Names of statistics to read, keyed by id.
         """
         event, start, end = stat_slices
@@ -439,10 +440,10 @@ class PlaneReader:
 
 
 def _find_space_starts(content: bytes) -> list[int]:
-    """Return the indices of the planes that start a further space (recording) in a joined file.
+    """Return the indices of the planes that start another space (recording) in a joined file.
 
     A protobuf parser reads concatenated spaces as a single message. Within a space, the planes come
-    first. A plane that follows a different field is therefore the first plane of another space.
+    first. Therefore, a plane that follows a different field is the first plane in another space.
 
     Args:
         content: Bytes of a file that can be parsed as a space.
@@ -498,13 +499,13 @@ class _Space:
 
 
 def _read_spaces(path: str) -> tuple[list[_Space], str]:
-    """Return the recordings in a file, and the name of their host, or "" if unknown.
+    """Return the recordings in a file and the name of their host, or "" if the host is unknown.
 
     Events are not decoded. If a single recording has several hostnames, the first one is returned.
 
     Raises:
         MalformedError: The file cannot be decoded.
-        ProfileError: The file is gzipped, or joins recordings of several hosts.
+        ProfileError: The file is gzipped, or joins recordings from several hosts.
     """
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
@@ -531,9 +532,9 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
     """Combine planes into a recording, and find the recording's start and process id.
 
-    Time 0 of the recording is its recorded start, which is the statistic ``profile_start_time`` of
-    the plane "Task Environment". If the start was not recorded, time 0 is the earliest UTC
-    timestamp of a line. The process id is the first statistic ``process_id`` of any plane.
+    Time 0 of the recording is its recorded start: the statistic ``profile_start_time`` in the plane
+    "Task Environment". If the start was not recorded, time 0 is the earliest UTC timestamp of any
+    line. The process id is the first statistic ``process_id`` in any plane.
 
     Args:
         planes: Bytes and parsed message of each plane in the recording.
@@ -559,7 +560,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
     The start times and process ids of all recordings are read before any events are decoded.
 
     Raises:
-        ProfileError: The file cannot be read or decoded, or joins recordings of several hosts.
+        ProfileError: The file cannot be read or decoded, or joins recordings from several hosts.
     """
     try:
         spaces, host = _read_spaces(path)
@@ -610,7 +611,7 @@ def _decode_spaces(
 
 
 def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
-    """Return a list that contains a limitation if a recording's start is unknown, else [].
+    """Return a limitation in a list if a recording's start is unknown, and [] otherwise.
 
     Args:
         path: Path to the file.

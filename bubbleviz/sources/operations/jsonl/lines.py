@@ -13,7 +13,7 @@ from bubbleviz.recording_layout import NONE
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import MAX_RANK
 
-#: An integer small enough for the sum of two such integers to fit in 64 bits.
+#: An integer that is small enough for the sum of two such integers to fit in 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 #: Name ids are array indices, so they must be small.
@@ -24,9 +24,9 @@ class Clock(msgspec.Struct, frozen=True):
     """A simultaneous reading of a host's monotonic clock and its UTC clock.
 
     Attributes:
-        monotonic_ns: Time on the monotonic clock in ns.
-        utc_ns: UTC in ns since 1970.
-        half_width_ns: Maximum time in ns by which the two readings may be apart.
+        monotonic_ns: Monotonic clock time in ns.
+        utc_ns: UTC time in ns since 1970.
+        half_width_ns: Maximum time between the two readings in ns.
     """
 
     monotonic_ns: _Number
@@ -80,7 +80,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class OperationColumns(msgspec.Struct):
-    """The operations in one iteration, as columns, in the order in which they ended.
+    """The operations in one iteration as columns, in the order in which the operations ended.
 
     Times are in ns, relative to the start of the iteration. The optional columns are empty if the
     line does not contain them.
@@ -106,7 +106,7 @@ class OperationColumns(msgspec.Struct):
     device_end: list[_Number | None] = []
 
     def __post_init__(self) -> None:
-        """Check that each column has one value per operation, or is optional and empty.
+        """Check that each column has one value per operation. Optional columns may also be empty.
 
         Raises:
             ValueError: Columns differ in length.
@@ -129,7 +129,7 @@ class Iteration(msgspec.Struct):
         end_ns: Time at which the iteration's range ended, on the same clock.
         clock: Reading of the host's clocks at the time the line was written.
         operations: Operations in the iteration.
-        iteration: Iteration number, or None if no range gives one.
+        iteration: Iteration number, or None if no range contains an iteration number.
         names: New range names, keyed by name id. The ids are valid in this line and in all later
             lines of the file.
         after_pause: Whether sampling skipped the iterations before this one.
@@ -222,10 +222,10 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
 
     Args:
         line: A line after the header.
-        is_checked: Whether the header of the file has a checksum, so that every line must have one.
+        is_checked: Whether the file's header has a checksum. If so, every line must have one.
 
     Raises:
-        ValueError: The line is damaged. The message says what is wrong.
+        ValueError: The line is damaged. The message explains the damage.
     """
     if has_checksum(line):
         if not _is_intact(line):

@@ -78,7 +78,7 @@ class RecordedIterations(Table):
     Times are in ns on the host's monotonic clock, unless stated otherwise.
 
     Attributes:
-        number: Iteration number, or -1 if no range gives one.
+        number: Iteration number, or -1 if no range contains an iteration number.
         start_ns: Start time of the iteration.
         end_ns: Time at which the iteration's range ended.
         after_gap: Whether iterations are missing before this one, because their lines are damaged
@@ -139,8 +139,8 @@ class Stretch:
 def join_stretches(stretches: list[Stretch]) -> Stretch:
     """Concatenate one or more stretches in the given order.
 
-    The column ``iteration`` of the operations is shifted, so that it refers to the rows of the
-    concatenated iterations.
+    The operations' column ``iteration`` is shifted to match the rows of the concatenated
+    iterations.
     """
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
@@ -154,8 +154,8 @@ def join_stretches(stretches: list[Stretch]) -> Stretch:
 def sort_stretch(stretch: Stretch) -> Stretch:
     """Return a stretch with its iterations sorted by start time, using a stable sort.
 
-    The operations are reordered and renumbered accordingly. The monotonic clock never goes back, so
-    the iterations in a file are unsorted only if someone edited the file.
+    The operations are reordered and renumbered accordingly. The monotonic clock never goes
+    backward, so the iterations in a file are unsorted only if someone edited the file.
     """
     start_ns = stretch.iterations.start_ns
     if (start_ns[1:] >= start_ns[:-1]).all():
@@ -198,8 +198,8 @@ def _make_operations(
 
     Args:
         iterations: Consecutive iterations in a file. Must not be empty.
-        iteration_start_ns: Start time of each iteration, to which the times of its operations are
-            relative.
+        iteration_start_ns: Start time of each iteration. The times of its operations are relative
+            to this time.
         names: Maps the name ids of this file to the name ids shared by all files.
     """
     tables = [iteration.operations for iteration in iterations]
@@ -276,11 +276,11 @@ class PartReader:
         path: Path to the file.
         header: Header of the file, or None if the file has no complete header yet.
         n_damaged: Number of damaged lines before the last complete iteration.
-        damage: What is wrong with the first damaged line, or "" if no line is damaged.
+        damage: Description of the first damaged line's damage, or "" if no line is damaged.
         n_tail_damaged: Number of damaged lines after the last complete iteration. If another
             machine is writing the file, a later read may find them intact.
         tail_bytes: Number of bytes after the last complete iteration.
-        cut_bytes: Number of bytes after the last line end. The bytes belong to a line that is still
+        cut_bytes: Number of bytes after the last line end. They belong to a line that is still
             being written or was never completed.
     """
 
@@ -299,7 +299,7 @@ class PartReader:
 
     @property
     def is_without_iterations(self) -> bool:
-        """Whether a header, but no complete iteration, has been read."""
+        """Whether a header has been read, but no complete iteration."""
         return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
@@ -438,7 +438,7 @@ class FollowedFolder:
     """Reads the iterations added to a folder's recordings since it was last read.
 
     Between two reads, files may appear, grow, be deleted or be replaced. Times are on the monotonic
-    clock of each file's host. The iterations of a stretch give UTC as well.
+    clock of each file's host. The iterations in a stretch also include UTC times.
 
     Args:
         folder: Path to the folder that contains the recordings. The folder need not exist yet.

@@ -160,7 +160,7 @@ def _make_cells(
 def _make_columns_from_names(
     meanings: range_names.NameMeanings, name: Ints
 ) -> Mapping[str, NumberColumn]:
-    """Return the columns in ``_FROM_NAMES``, keyed by column name. Empty columns are left out.
+    """Return the columns in ``_FROM_NAMES``, keyed by column name, leaving out empty columns.
 
     Args:
         meanings: Meaning of each range name, indexed by name id.
@@ -188,11 +188,11 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find the receives and collectives that run inside a compute operation and that it waits for.
+    """Find the receives and collectives that run inside a compute operation that waits for them.
 
     A compute operation has one of the phases in ``WORK``. Each receive or collective is compared
-    with the last compute operation that starts before it. A receive or collective is inside the
-    compute operation if it does not end later::
+    with the last compute operation that starts before it. It is inside that compute operation
+    unless it ends later::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -202,7 +202,7 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
 
     Args:
         phase: Phase of each operation, sorted by host start.
-        has_span: Whether the times of each operation are known.
+        has_span: Mask of the operations whose times are known.
         host_end_ns: Time at which the host left each operation's range.
 
     Returns:
@@ -290,7 +290,7 @@ def _make_iterations(
         iteration: For each operation, the index of its iteration in ``names``, or -1 if the
             iteration has no number.
         names: Iteration numbers as texts. Empty if no iteration has a number.
-        is_paired: Whether equal names mean the same iteration on all ranks. False if the recorded
+        is_paired: Whether equal names denote the same iteration on all ranks. False if the recorded
             numbers were ignored.
     """
     number = session.stretch.iterations.number
@@ -323,7 +323,7 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
 def _report_limitations(
     session: RecordedSession, n_unknown: int
 ) -> Iterator[limitations.Limitation]:
-    """Yield limitations for data that the recording lacks or that is damaged.
+    """Yield limitations for data that is missing from the recording or damaged.
 
     Args:
         session: The recording.
@@ -388,7 +388,7 @@ def _report_limitations(
         )
 
 
-#: Columns that most recordings have, along with the message to show if a column is missing.
+#: Columns that most recordings have. Each is paired with the message to show if it is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",

@@ -23,7 +23,7 @@ _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def find_parts(path: str) -> list[str]:
-    """Find all files in the recording that a file belongs to, sorted by part index.
+    """Find all files that belong to the same recording as a given file, sorted by part index.
 
     The header of a file identifies its recording. Starting from the given file, files with the next
     lower and higher numbers in their names are tried, as long as they belong to the recording.
@@ -45,7 +45,8 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
     """Yield the header and path of every other file in a session.
 
     The search goes from the given file to lower file numbers first, and then to higher ones. In
-    each direction, it stops at the first file that is missing, invalid or from another session.
+    each direction, the search stops at the first file that is missing, invalid or from another
+    session.
 
     Args:
         path: Path to any file in the session.
@@ -64,7 +65,7 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Keep one file per recording, along with all files that are not valid recordings.
+    """Keep one file per recording, and all files that are not valid recordings.
 
     The file with the smallest part index is kept. Opening it reads all files in the recording.
     """
@@ -84,9 +85,9 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 
     - The recording has the same world size as the newest recording.
     - The recording is the latest for its rank with this world size.
-    - The recording had not ended when the newest recording began. In this comparison, host clocks
-      may differ by one second. If every rank was recorded only once, so that there is no earlier
-      run, host clocks may differ by one hour.
+    - The recording had not ended when the newest recording began. This comparison allows host
+      clocks to differ by one second. If every rank was recorded only once, there is no earlier run,
+      so the comparison allows a difference of one hour.
 
     Files with a damaged header are kept, because they may belong to the run. Reading them reports
     the damage.
@@ -122,7 +123,7 @@ def _estimate_end_utc_ns(file: str, header: Header) -> int:
     """Estimate the UTC time at which a recording ended, in ns since 1970.
 
     The estimate is the time at which the last iteration in the recording's last file was written.
-    If that file has no iteration, the estimate is the start of the recording or of the file,
+    If that file contains no iterations, the estimate is the start of the recording or of the file,
     whichever is later.
     """
     last_part = find_parts(file)[-1]
@@ -155,7 +156,7 @@ class RecordedSession:
         stretch: The complete iterations, sorted by start time, along with their operations.
         parts: Number of files.
         n_damaged: Number of damaged lines in all files.
-        damage: What is wrong with the first damaged line, or "" if no line is damaged.
+        damage: Description of the first damaged line's damage, or "" if no line is damaged.
         tail_bytes: Total number of bytes after the last line end in each file.
     """
 
@@ -238,9 +239,9 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 
 
 def has_neighbors(session: RecordedSession) -> bool:
-    """Return whether the file numbers just before or after a recording belong to other recordings.
+    """Return whether the file number just before or after a recording belongs to another recording.
 
-    Recordings with adjacent file numbers are of the same rank.
+    Recordings that have adjacent file numbers come from the same rank.
     """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbors = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
