@@ -126,9 +126,9 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
     A process id or thread id that is a text, negative or too large is first replaced with a number.
-    The replacements for process ids count up from 0xF00000, and those for thread ids count up from
-    2^48. Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then
-    replaces thread ids with more than 24 bits.
+    Replacement process ids count up from 0xF00000, and replacement thread ids count up from 2^48.
+    Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then replaces
+    thread ids with more than 24 bits.
 
     Args:
         threads: Numbers the threads.

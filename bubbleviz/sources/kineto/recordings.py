@@ -88,7 +88,7 @@ class Recordings:
 def find_recordings(
     path: str, threads: Sequence[ThreadName], work: EventRows, calls: EventRows
 ) -> Recordings | None:
-    """Find the recordings of which a merged trace consists.
+    """Find the recordings in a merged trace.
 
     Args:
         path: Path to the trace, for messages.

@@ -196,7 +196,7 @@ def _fill_payloads(
     """Decode payloads of equal length and write them to the payload array.
 
     The fields start at the offset given in the header. If this offset is invalid, the fields
-    immediately follow the header. An offset is invalid if it lies inside the header, or if too few
+    immediately follow the header. An offset is invalid if it is inside the header, or if too few
     bytes follow it for the payload.
 
     Args:

@@ -44,7 +44,8 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Roles of device lines, keyed by line name. Lines that have other names are derived from them.
+#: Roles of device lines, keyed by line name. Lines that have other names are derived from these
+#: lines.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
 #: Additional roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"

@@ -2,8 +2,8 @@
 --
 -- requires: calls(row_number, start_ns, end_ns, thread, correlation_id, name_id, error)
 SELECT
-    call.start_ns AS start_ns,  -- when the host entered the call
-    call.end_ns AS end_ns,  -- when it returned
+    call.start_ns AS start_ns,  -- start of the call
+    call.end_ns AS end_ns,  -- end of the call
     COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
     COALESCE(call.correlation_id, -1099511627776) AS correlation_id,  -- pairs with all.sql
     COALESCE(call.name_id, -1) AS name_id,  -- StringIds.id of the name

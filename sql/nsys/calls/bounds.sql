@@ -1,4 +1,4 @@
--- First and last row number of the CUDA API call table. No rows if the table is empty.
+-- First and last row numbers of the CUDA API call table. If the table is empty, there are no rows.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT

@@ -3,7 +3,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT
     call._rowid_ AS row_number,  -- row number
-    call.start AS start_ns  -- when the host entered the call
+    call.start AS start_ns  -- start of the call
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
 WHERE call._rowid_ BETWEEN $first AND $last
 ORDER BY call._rowid_

@@ -5,8 +5,8 @@
 --
 -- requires: OSRT_API(start, end, globalTid, nameId)
 SELECT
-    called.start AS start_ns,  -- when the thread entered the call
-    called."end" AS end_ns,  -- when it returned
+    called.start AS start_ns,  -- start of the call
+    called."end" AS end_ns,  -- end of the call
     -1 AS event_type,  -- event type that no range has
     COALESCE(called.globalTid, -1) AS thread,  -- thread that made the call
     -1 AS end_thread,  -- same as thread

@@ -5,8 +5,8 @@
 --
 -- requires: copies(row_number, start_ns, end_ns, device_id, process, correlation_id, kind)
 SELECT
-    copy.start_ns AS start_ns,  -- when the copy began on the device
-    copy.end_ns AS end_ns,  -- when it ended
+    copy.start_ns AS start_ns,  -- start time on the device
+    copy.end_ns AS end_ns,  -- end time
     copy.device_id AS device_id,  -- device number, as numbered in the process
     COALESCE(copy.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(copy.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql

@@ -2,8 +2,8 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_GRAPH_TRACE(start, end, streamId)
 SELECT
-    graph.start AS start_ns,  -- when it began on the device
-    graph."end" AS end_ns,  -- when it ended
+    graph.start AS start_ns,  -- start time on the device
+    graph."end" AS end_ns,  -- end time
     COALESCE(graph.streamId, -1) AS stream_id  -- stream number, as numbered in the process
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
 ORDER BY graph._rowid_

@@ -1,4 +1,4 @@
--- First and last row number of the kernel table. No rows if the table is empty.
+-- First and last row numbers of the kernel table. If the table is empty, there are no rows.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start)
 SELECT

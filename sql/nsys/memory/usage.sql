@@ -4,7 +4,7 @@
 --
 -- requires: CUDA_GPU_MEMORY_USAGE_EVENTS(start, globalPid, deviceId, address, bytes, memKind, memoryOperationType)
 SELECT
-    event.start AS start_ns,  -- time when the host requested the operation
+    event.start AS start_ns,  -- time at which the host requested the operation
     event.globalPid AS process,  -- host id and process id, shifted left by 24 bits
     event.deviceId AS device_id,  -- device number, as numbered in the process
     event.address AS address,  -- address of the memory

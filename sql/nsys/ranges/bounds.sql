@@ -1,4 +1,4 @@
--- First and last row number of the NVTX range table. No rows if the table is empty.
+-- First and last row numbers of the NVTX range table. If the table is empty, there are no rows.
 --
 -- requires: NVTX_EVENTS(eventType)
 SELECT

@@ -5,8 +5,8 @@
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 SELECT
-    lasting.start_ns AS start_ns,  -- when the range was pushed or started
-    lasting.end_ns AS end_ns,  -- when it was popped or ended
+    lasting.start_ns AS start_ns,  -- start of the range
+    lasting.end_ns AS end_ns,  -- end of the range
     lasting.event_type AS event_type,  -- code of the kind: push/pop or start/end
     COALESCE(lasting.thread, -1) AS thread,  -- thread that opened the range
     COALESCE(lasting.end_thread, -1) AS end_thread,  -- thread that ended a start/end range

@@ -1,6 +1,6 @@
 -- NVTX ranges whose name may follow a convention, in a range of rows, in the order of the export.
 --
--- The query filters the names, so that ranges with other names cost only the scan of the table. The
+-- The query filters the names, so ranges that have other names cost only the table scan. The
 -- GLOBs are JSON arrays. DISTINCT makes SQLite parse an array once instead of for every row. GLOBs
 -- that start with a letter are tested only if one GLOB for all first letters matches. Two of the
 -- other GLOBs are tested directly. The remaining GLOBs are tested only if a GLOB for their common
@@ -15,8 +15,8 @@ anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS
 floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
-    named.start_ns AS start_ns,  -- when the range was pushed or started
-    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- when it was popped or ended; -2^63 if open
+    named.start_ns AS start_ns,  -- start of the range
+    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- end of the range, or -2^63 if open
     named.event_type AS event_type,  -- code of the kind: push/pop or start/end
     COALESCE(named.thread, -1) AS thread,  -- thread that opened the range
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range

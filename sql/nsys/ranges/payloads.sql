@@ -2,7 +2,7 @@
 --
 -- requires: NVTX_EVENTS(start, globalTid, binaryData)
 SELECT
-    carrying.start AS start_ns,  -- when the range was pushed or started
+    carrying.start AS start_ns,  -- start of the range
     COALESCE(carrying.globalTid, -1) AS thread,  -- thread that opened the range
     CASE LOWER(TYPEOF(carrying.binaryData))
         WHEN 'blob' THEN HEX(carrying.binaryData)

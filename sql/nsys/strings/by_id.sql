@@ -2,7 +2,7 @@
 --
 -- requires: strings(id, value)
 SELECT
-    string.id AS id,  -- id that other tables refer to
+    string.id AS id,  -- id used in other tables
     string.value AS value  -- text of the string
 FROM strings AS string
 WHERE

@@ -11,7 +11,7 @@ anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS
 floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
-    string.id AS id,  -- id that other tables refer to
+    string.id AS id,  -- id used in other tables
     string.value AS value  -- text of the string
 FROM strings AS string
 WHERE

@@ -8,6 +8,6 @@ SELECT
     COALESCE(record.event_id, -1) AS event_id,  -- CUDA event that was recorded
     COALESCE(record.pairing, -1) AS pairing,  -- pairs with synchronization/waits.sql
     COALESCE(record.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    COALESCE(record.completed_ns, -1) AS completed_ns  -- when it completed on the device
+    COALESCE(record.completed_ns, -1) AS completed_ns  -- completion time on the device
 FROM event_records AS record
 ORDER BY record.row_number

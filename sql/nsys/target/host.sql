@@ -1,4 +1,4 @@
--- Hostname of the profiled host. Nothing else in the table of its environment is read.
+-- Hostname of the profiled machine. Other values in the environment table are not read.
 --
 -- requires: TARGET_INFO_SYSTEM_ENV(name, value)
 SELECT env.value AS hostname  -- hostname

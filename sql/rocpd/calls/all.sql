@@ -2,8 +2,8 @@
 --
 -- requires: host_regions(row_number, start_ns, end_ns, process_id, thread_id, name_id, event_id)
 SELECT
-    region.start_ns AS start_ns,  -- when the host entered the call, or opened the range
-    region.end_ns AS end_ns,  -- when it returned, or closed the range
+    region.start_ns AS start_ns,  -- start of the call or range
+    region.end_ns AS end_ns,  -- end of the call or range
     COALESCE(region.process_id, -1) AS process_id,  -- id of the process
     COALESCE(region.thread_id, -1) AS thread_id,  -- id of the thread
     COALESCE(region.name_id, -1) AS name_id,  -- id of a name in names.sql

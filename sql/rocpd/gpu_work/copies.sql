@@ -2,8 +2,8 @@
 --
 -- requires: copies(row_number, start_ns, end_ns, process_id, to_agent_id, from_agent_id, event_id)
 SELECT
-    copied.start_ns AS start_ns,  -- when it began
-    copied.end_ns AS end_ns,  -- when it ended
+    copied.start_ns AS start_ns,  -- start time
+    copied.end_ns AS end_ns,  -- end time
     COALESCE(copied.process_id, -1) AS process_id,  -- id of the process
     COALESCE(copied.to_agent_id, -1) AS to_agent_id,  -- agent id of the destination
     COALESCE(copied.from_agent_id, -1) AS from_agent_id,  -- agent id of the source

@@ -2,8 +2,8 @@
 --
 -- requires: dispatches(row_number, start_ns, end_ns, process_id, agent_id, kernel_id, event_id)
 SELECT
-    dispatch.start_ns AS start_ns,  -- when the kernel began on the device
-    dispatch.end_ns AS end_ns,  -- when it ended
+    dispatch.start_ns AS start_ns,  -- start time on the device
+    dispatch.end_ns AS end_ns,  -- end time
     COALESCE(dispatch.process_id, -1) AS process_id,  -- id of the process
     COALESCE(dispatch.agent_id, -1) AS agent_id,  -- agent id of the device
     COALESCE(dispatch.kernel_id, -1) AS kernel_id,  -- id of a name in kernel_names.sql

@@ -4,6 +4,6 @@
 SELECT
     node.id AS node_id,  -- id
     node.hostname AS hostname,  -- name of the host
-    node.machine_id AS machine_id  -- machine id of the operating system
+    node.machine_id AS machine_id  -- machine id in the operating system
 FROM rocpd_info_node AS node
 ORDER BY node.id

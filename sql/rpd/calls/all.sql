@@ -5,8 +5,8 @@
 -- requires: rocpd_api(id, pid, tid, start, end, apiName_id)
 -- requires: rocpd_string(id, string)
 SELECT
-    call.start AS start_ns,  -- when the host entered it, or opened the range, ns of the node's clock
-    call."end" AS end_ns,  -- when it returned, or closed the range
+    call.start AS start_ns,  -- start of the call or range, in ns on the node's clock
+    call."end" AS end_ns,  -- end of the call or range
     COALESCE(call.pid, -1) AS process_id,  -- id of the process
     COALESCE(call.tid, -1) AS thread_id,  -- id of the thread
     COALESCE(call.apiName_id, -1) AS name_id,  -- id of a name in names.sql

@@ -3,10 +3,10 @@
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, call_id, kind, is_kernel)
 -- requires: copy_calls(call_id, size)
 SELECT
-    copied.start_ns AS start_ns,  -- when it began
-    copied.end_ns AS end_ns,  -- when it ended
-    COALESCE(copied.process_id, -1) AS process_id,  -- process that launched it, or -1 if unknown
-    COALESCE(copied.agent_id, -1) AS to_agent_id,  -- GPU that ran it
+    copied.start_ns AS start_ns,  -- start time
+    copied.end_ns AS end_ns,  -- end time
+    COALESCE(copied.process_id, -1) AS process_id,  -- process that launched the work, or -1 if unknown
+    COALESCE(copied.agent_id, -1) AS to_agent_id,  -- GPU that ran the copy
     -1 AS from_agent_id,  -- not recorded
     COALESCE(copied.call_id, -1) AS event_id,  -- id of the launching call, or -1 if there is none
     COALESCE(copy_call.size, -1) AS size,  -- number of bytes, or -1 if unknown

@@ -1,10 +1,10 @@
--- CUDA API calls in exports that record neither the names of calls nor whether they failed.
+-- CUDA API calls in exports that record neither call names nor whether calls failed.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
 SELECT
     call._rowid_ AS row_number,  -- row number
-    call.start AS start_ns,  -- when the host entered the call, ns since the session's start
-    call."end" AS end_ns,  -- when the call returned, on the same clock
+    call.start AS start_ns,  -- start of the call, in ns since the session start
+    call."end" AS end_ns,  -- end of the call, on the same clock
     call.globalTid AS thread,  -- host id, process id and thread id
     call.correlationId AS correlation_id,  -- CUPTI's correlation id, unique within a process
     NULL AS name_id,  -- not recorded

@@ -3,7 +3,7 @@
 -- requires: TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid)
 SELECT
     device._rowid_ AS row_number,  -- row number
-    device.pid AS pid,  -- process id of the operating system
+    device.pid AS pid,  -- process id in the operating system
     device.cudaId AS device_id,  -- device number, as numbered in the process
     device.gpuId AS gpu_id,  -- TARGET_INFO_GPU.id
     NULL AS uuid  -- not recorded

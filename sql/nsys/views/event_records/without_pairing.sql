@@ -1,4 +1,4 @@
--- CUDA event records in exports that do not say which waits are for which record.
+-- CUDA event records in exports that do not link waits to records.
 --
 -- requires: CUPTI_ACTIVITY_KIND_CUDA_EVENT(deviceId, streamId, correlationId, globalPid, eventId)
 SELECT

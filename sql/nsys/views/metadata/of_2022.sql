@@ -1,4 +1,4 @@
--- The export's metadata until 2022, when the table had its old name.
+-- The metadata of exports until 2022, in which the table has its old name.
 --
 -- requires: EXPORT_META_DATA(name, value)
 SELECT

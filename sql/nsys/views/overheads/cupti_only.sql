@@ -4,7 +4,7 @@
 SELECT
     1 AS source,  -- 0: nsys, 1: CUPTI
     cupti._rowid_ AS row_number,  -- row number in the table of the source
-    cupti.start AS start_ns,  -- when it began, ns since the session's start
-    cupti."end" AS end_ns,  -- when it ended, on the same clock
+    cupti.start AS start_ns,  -- start time, in ns since the session start
+    cupti."end" AS end_ns,  -- end time, on the same clock
     cupti.globalTid AS thread  -- host id, process id and thread id
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

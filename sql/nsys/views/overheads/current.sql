@@ -5,15 +5,15 @@
 SELECT
     0 AS source,  -- 0: nsys, 1: CUPTI
     nsys._rowid_ AS row_number,  -- row number in the table of the source
-    nsys.start AS start_ns,  -- when it began, ns since the session's start
-    nsys."end" AS end_ns,  -- when it ended, on the same clock
+    nsys.start AS start_ns,  -- start time, in ns since the session start
+    nsys."end" AS end_ns,  -- end time, on the same clock
     nsys.globalTid AS thread  -- host id, process id and thread id
 FROM PROFILER_OVERHEAD AS nsys
 UNION ALL
 SELECT
     1 AS source,  -- 0: nsys, 1: CUPTI
     cupti._rowid_ AS row_number,  -- row number in the table of the source
-    cupti.start AS start_ns,  -- when it began, ns since the session's start
-    cupti."end" AS end_ns,  -- when it ended, on the same clock
+    cupti.start AS start_ns,  -- start time, in ns since the session start
+    cupti."end" AS end_ns,  -- end time, on the same clock
     cupti.globalTid AS thread  -- host id, process id and thread id
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

@@ -4,7 +4,7 @@
 SELECT
     0 AS source,  -- 0: nsys, 1: CUPTI
     nsys._rowid_ AS row_number,  -- row number in the table of the source
-    nsys.start AS start_ns,  -- when it began, ns since the session's start
-    nsys."end" AS end_ns,  -- when it ended, on the same clock
+    nsys.start AS start_ns,  -- start time, in ns since the session start
+    nsys."end" AS end_ns,  -- end time, on the same clock
     nsys.globalTid AS thread  -- host id, process id and thread id
 FROM PROFILER_OVERHEAD AS nsys

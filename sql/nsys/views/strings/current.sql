@@ -2,6 +2,6 @@
 --
 -- requires: StringIds(id, value)
 SELECT
-    string.id AS id,  -- id that other tables refer to
+    string.id AS id,  -- id used in other tables
     string.value AS value  -- the text
 FROM StringIds AS string

@@ -9,5 +9,5 @@ SELECT
     NULLIF(wait.eventId, 4294967295) AS event_id,  -- event, or NULL if the row has none
     NULLIF(NULLIF(wait.eventSyncId, 4294967295), 0) AS pairing,  -- id of the awaited record
     wait.correlationId AS correlation_id,  -- CUPTI's correlation id of the waiting call
-    wait.start AS start_ns  -- when the host began it, ns since the session's start
+    wait.start AS start_ns  -- start of the wait on the host, in ns since the session start
 FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS wait

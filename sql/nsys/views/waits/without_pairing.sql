@@ -1,4 +1,4 @@
--- Waits in exports that do not say which event record a wait is for.
+-- Waits in exports that do not link waits to event records.
 --
 -- requires: CUPTI_ACTIVITY_KIND_SYNCHRONIZATION(start, deviceId, streamId, correlationId, globalPid, eventId)
 SELECT
@@ -9,5 +9,5 @@ SELECT
     NULLIF(wait.eventId, 4294967295) AS event_id,  -- event, or NULL if the row has none
     NULL AS pairing,  -- not recorded
     wait.correlationId AS correlation_id,  -- CUPTI's correlation id of the waiting call
-    wait.start AS start_ns  -- when the host began it, ns since the session's start
+    wait.start AS start_ns  -- start of the wait on the host, in ns since the session start
 FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS wait

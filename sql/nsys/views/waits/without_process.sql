@@ -9,5 +9,5 @@ SELECT
     NULLIF(wait.eventId, 4294967295) AS event_id,  -- event, or NULL if the row has none
     NULL AS pairing,  -- not recorded
     NULL AS correlation_id,  -- not recorded
-    wait.start AS start_ns  -- when the host began it, ns since the session's start
+    wait.start AS start_ns  -- start of the wait on the host, in ns since the session start
 FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS wait

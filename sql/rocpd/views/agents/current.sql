@@ -1,4 +1,4 @@
--- The node's processors, as a process sees them.
+-- The node's processors as seen by a process.
 --
 -- requires: rocpd_info_agent(id, type, type_index, name, product_name)
 SELECT

@@ -1,4 +1,4 @@
--- The node's processors, as a process sees them, without names.
+-- The node's processors as seen by a process, without names.
 --
 -- requires: rocpd_info_agent(id, type, type_index)
 SELECT

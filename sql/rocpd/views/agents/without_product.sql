@@ -1,4 +1,4 @@
--- The node's processors, as a process sees them, named by architecture.
+-- The node's processors as seen by a process, named by architecture.
 --
 -- requires: rocpd_info_agent(id, type, type_index, name)
 SELECT

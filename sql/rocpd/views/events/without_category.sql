@@ -1,4 +1,4 @@
--- Events of calls, ranges and GPU work, in files that do not record the kinds of events.
+-- Events of calls, ranges and GPU work, in files that do not record event kinds.
 --
 -- requires: rocpd_event(id, stack_id, correlation_id, extdata)
 SELECT

@@ -1,4 +1,4 @@
--- Events of calls, ranges and GPU work, in files without ids of the recording tool.
+-- Events of calls, ranges and GPU work, in files without ids from the recording tool.
 --
 -- requires: rocpd_event(id, category_id, stack_id, extdata)
 SELECT

@@ -1,4 +1,4 @@
--- Events of calls, ranges and GPU work, in files without the texts of ranges.
+-- Events of calls, ranges and GPU work, in files without range texts.
 --
 -- requires: rocpd_event(id, category_id, stack_id, correlation_id)
 SELECT

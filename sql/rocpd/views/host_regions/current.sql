@@ -3,8 +3,8 @@
 -- requires: rocpd_region(id, pid, tid, start, end, name_id, event_id)
 SELECT
     region.id AS row_number,  -- id of the region
-    region.start AS start_ns,  -- when the host entered it, ns of the node's clock
-    region."end" AS end_ns,  -- when the host left it, on the same clock
+    region.start AS start_ns,  -- start of the call or range, in ns on the node's clock
+    region."end" AS end_ns,  -- end of the call or range, on the same clock
     region.pid AS process_id,  -- rocpd_info_process.id
     region.tid AS thread_id,  -- rocpd_info_thread.id
     region.name_id AS name_id,  -- rocpd_string.id of the function

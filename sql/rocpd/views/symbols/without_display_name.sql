@@ -1,4 +1,4 @@
--- Kernels in programs, with mangled names only.
+-- Kernels in programs, in files that contain only mangled names.
 --
 -- requires: rocpd_info_kernel_symbol(id, kernel_name)
 SELECT

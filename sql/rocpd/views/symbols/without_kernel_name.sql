@@ -1,4 +1,4 @@
--- Kernels in programs, with demangled names only.
+-- Kernels in programs, in files that contain only demangled names.
 --
 -- requires: rocpd_info_kernel_symbol(id, display_name)
 SELECT

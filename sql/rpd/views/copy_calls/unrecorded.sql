@@ -1,4 +1,4 @@
--- An empty table of the calls that copied memory, for traces that have no such table.
+-- An empty table of the calls that copied memory, for traces without such a table.
 --
 -- requires: rocpd_op(id)
 SELECT

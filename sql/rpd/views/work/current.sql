@@ -15,9 +15,9 @@ launches AS (
 
 SELECT
     op.id AS row_number,  -- row number
-    op.start AS start_ns,  -- when it began on the device, ns of the node's clock
-    op."end" AS end_ns,  -- when it ended, on the same clock
-    call.pid AS process_id,  -- process that launched it
+    op.start AS start_ns,  -- start time on the device, in ns on the node's clock
+    op."end" AS end_ns,  -- end time, on the same clock
+    call.pid AS process_id,  -- process that launched the work
     op.gpuId AS agent_id,  -- number of the GPU
     op.description_id AS kernel_id,  -- rocpd_string.id of a kernel's name
     launches.api_id AS call_id,  -- rocpd_api.id of the launching call
