@@ -16,7 +16,7 @@ floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS
 
 SELECT
     named.start_ns AS start_ns,  -- start of the range
-    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- end of the range, or -2^63 if open
+    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- end of the range; -2^63 if open
     named.event_type AS event_type,  -- code of the kind: push/pop or start/end
     COALESCE(named.thread, -1) AS thread,  -- thread that opened the range
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range

@@ -8,10 +8,10 @@
 SELECT
     COALESCE(wait.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(wait.device_id, -1) AS device_id,  -- device number, as numbered in the process
-    COALESCE(wait.stream_id, -1) AS stream_id,  -- waiting stream, or stream for which the host waits
+    COALESCE(wait.stream_id, -1) AS stream_id,  -- waiting or awaited stream
     COALESCE(wait.event_id, -1) AS event_id,  -- awaited CUDA event
     COALESCE(wait.pairing, -1) AS pairing,  -- pairs with synchronization/event_records.sql
     COALESCE(wait.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- start of the wait on the host, or -2^40 if unknown
+    COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- host start, or -2^40 if unknown
 FROM waits AS wait
 ORDER BY wait.row_number

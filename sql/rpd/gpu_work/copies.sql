@@ -5,7 +5,7 @@
 SELECT
     copied.start_ns AS start_ns,  -- start time
     copied.end_ns AS end_ns,  -- end time
-    COALESCE(copied.process_id, -1) AS process_id,  -- process that launched the work, or -1 if unknown
+    COALESCE(copied.process_id, -1) AS process_id,  -- launching process, or -1 if unknown
     COALESCE(copied.agent_id, -1) AS to_agent_id,  -- GPU that ran the copy
     -1 AS from_agent_id,  -- not recorded
     COALESCE(copied.call_id, -1) AS event_id,  -- id of the launching call, or -1 if there is none

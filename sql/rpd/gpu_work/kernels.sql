@@ -4,7 +4,7 @@
 SELECT
     dispatch.start_ns AS start_ns,  -- start time on the device
     dispatch.end_ns AS end_ns,  -- end time
-    COALESCE(dispatch.process_id, -1) AS process_id,  -- process that launched the work, or -1 if unknown
+    COALESCE(dispatch.process_id, -1) AS process_id,  -- launching process, or -1 if unknown
     COALESCE(dispatch.agent_id, -1) AS agent_id,  -- number of the GPU
     COALESCE(dispatch.kernel_id, -1) AS kernel_id,  -- id of a name in kernel_names.sql
     COALESCE(dispatch.call_id, -1) AS event_id  -- id of the launching call, or -1 if there is none

@@ -9,5 +9,5 @@ SELECT
     record.eventId AS event_id,  -- CUDA event that was recorded
     NULLIF(NULLIF(record.eventSyncId, 4294967295), 0) AS pairing,  -- id in waits for this record
     record.correlationId AS correlation_id,  -- CUPTI's correlation id of the recording call
-    NULLIF(record.timestamp, 0) AS completed_ns  -- completion time in ns since the session start, or NULL
+    NULLIF(record.timestamp, 0) AS completed_ns  -- completion, ns since the session start
 FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT AS record
