@@ -1,7 +1,8 @@
 /* Sets of intervals. These functions need one pass over the data, where numpy needs many.
  *
- * A set is stored in two columns, starts and ends. Its intervals are sorted, disjoint, and do not
- * touch. Only the lengths that the caller passes are trusted. No state is kept between calls.
+ * A set is stored in two columns, starts and ends. The intervals in a set are sorted, disjoint, and
+ * do not touch. Only the lengths that the caller passes are trusted. No state is kept between
+ * calls.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +50,7 @@ EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const
 }
 
 /* Return the index of the last value that is not greater than `wanted`, or -1 if there is none. The
- * values must ascend.
+ * values must be in ascending order.
  *
  * This is an exponential search that starts at `near`, the index that an earlier search returned.
  * The step doubles until it passes the wanted value, so a close value is found quickly.
@@ -78,7 +79,7 @@ int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t want
 }
 
 /* Compute the intervals that set a covers but set b does not. Return the number of intervals. The
- * output must have room for as many intervals as both sets have together.
+ * output must have room for all intervals of both sets.
  *
  *     a           |--------------|   |---|
  *     b              |--|   |----------|
@@ -113,8 +114,9 @@ EXPORTED int64_t bubbleviz_difference(const int64_t *a_start, const int64_t *a_e
     return made;
 }
 
-/* Compute the union of the intervals of each group, sorted by group. Return the number of
- * intervals, or UNSORTED if the starts within a group do not ascend or a group is out of range.
+/* Compute the union of the intervals in each group, sorted by group. Return the number of
+ * intervals, or UNSORTED if the starts within a group are not in ascending order or a group is out
+ * of range.
  *
  * chosen: Mask of the rows to use, or NULL to use all rows.
  * latest, reach, place: Scratch memory, one number per group.
@@ -139,7 +141,7 @@ EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *star
         latest[g] = start[i];
         reach[g] = end[i] > reach[g] ? end[i] : reach[g];
     }
-    /* Convert the number of intervals of each group to the index before its first interval. */
+    /* Convert the number of intervals in each group to the index before the first interval. */
     for (int64_t g = 0; g < groups; g++) {
         int64_t of_group = place[g];
         place[g] = made - 1;
@@ -201,7 +203,7 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
     return 0;
 }
 
-/* For each query, find the last row of its group before its time, or -1 if there is none.
+/* Find the last row before each query's time in its group, or -1 if there is none.
  *
  * wanted, until: Group and time of each query.
  * at: Whether a row with the same time as the query counts.
@@ -231,9 +233,9 @@ EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time
 
 /* Compute how much of each window the intervals of its group cover. Return 0.
  *
- * The intervals of each group must be a set.
+ * The intervals in each group must form a set.
  *
- * begin: Index of the first interval of each group, followed by the number of intervals.
+ * begin: Index of each group's first interval, followed by the number of intervals.
  */
 EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *start,
                                           const int64_t *end, const int64_t *group,
@@ -251,8 +253,8 @@ EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *s
     return 0;
 }
 
-/* Find the minimum of `from` and the maximum of `to` in each group. The results for a group without
- * rows are 0 and -1.
+/* Find the minimum of `from` and the maximum of `to` in each group. For a group without rows, the
+ * results are 0 and -1.
  *
  * Return 0, or NO_GROUP if a group is out of range. Negative groups count from the end.
  */

@@ -1,9 +1,9 @@
 /* Links: finds the call that launched each kernel or copy, and the range around the call.
  *
  * A call and its kernels have the same process and correlation id. Correlation ids are sorted, and
- * calls are almost sorted by id. Therefore, each search starts at the result of the previous one.
- * The search for ranges does the same. Only the lengths that the caller passes are trusted. State
- * is kept between calls only in columns of the caller.
+ * calls are almost sorted by id. Therefore, each search starts at the result of the previous
+ * search. The search for ranges works in the same way. Only the lengths that the caller passes are
+ * trusted. State is kept between calls only in the caller's columns.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,8 @@ enum { NONE = -1 };
 
 /* --- ranges --------------------------------------------------------------------------------- */
 
-/* Ranges, stored in layers. Ranges of a layer do not overlap, and later layers are nested deeper.
+/* Ranges, stored in layers. Ranges in the same layer do not overlap, and later layers are nested
+ * deeper.
  *
  *     layer 0    |-0----------|  |-3-----|
  *     layer 1      |-1--|   |-2-----|
@@ -72,12 +73,12 @@ struct numbers {
 
 enum { LATELY = 256 };
 
-/* Return the number of a value, or -1 if the value is unknown. Few distinct values occur, so a
+/* Return the number of a value, or -1 if the value is unknown. There are few distinct values, so a
  * small cache contains the index of the value that was last found in each slot. */
 static inline int32_t number_of(const struct numbers *numbers, int64_t lately[LATELY],
                                 int64_t value)
 {
-    /* Threads differ in their lowest bits, and processes in the bits above the lowest 24. */
+    /* Threads differ in their lowest 24 bits, and processes differ in the bits above. */
     int64_t *near = lately + ((value ^ value >> 24) & (LATELY - 1));
 
     if (*near >= numbers->count || numbers->known[*near] != value) {
@@ -103,7 +104,7 @@ EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t 
 
 /* --- launches ------------------------------------------------------------------------------- */
 
-/* Kernels and copies: rows of each process, sorted by correlation id.
+/* Kernels and copies: each process's rows, sorted by correlation id.
  *
  *     process     |    17    |  23  |
  *     rows        | 0  2  3  | 1  4 |
@@ -151,8 +152,8 @@ struct links {
 /* The values of bubbleviz.interpret.linking.LinkRule. */
 enum { OUTSIDE = 1, OWN_THREAD, CROSS_THREAD, AMBIGUOUS, HELPER_THREAD };
 
-/* Results for a block of calls. `lost_start` and `lost_thread` are the start and thread of calls of
- * earlier blocks that lost their kernels to a call of this block. */
+/* Results for a block of calls. `lost_start` and `lost_thread` are the start and thread of the
+ * calls in earlier blocks whose kernels were reassigned to a call in this block. */
 struct found {
     int32_t *place; /* index of the first row that each call launched, or -1 if none */
     int64_t *lost_start;
@@ -200,7 +201,8 @@ static int64_t place_of(const struct index *index, int64_t process, uint32_t id)
     return place < end && id_at(index, place) == id ? place : NONE;
 }
 
-/* Return the index in the block of the call with this row, or -1 if it was in an earlier block. */
+/* Return the index of the call with this row in the block, or -1 if the call was in an earlier
+ * block. */
 static int64_t call_of(const struct calls *calls, int64_t row)
 {
     int64_t low = 0, high = calls->count;
@@ -218,7 +220,7 @@ static int64_t call_of(const struct calls *calls, int64_t row)
 }
 
 /* Determine which kernels and copies each call launched. If several calls have the same id, the
- * call that started first wins. Return the number of calls of earlier blocks that lost kernels. */
+ * call that started first wins. Return the number of calls in earlier blocks that lost kernels. */
 static int64_t settle(const struct index *index, const struct calls *calls,
                       const struct threads *threads, const struct links *links,
                       const struct found *found)
@@ -258,9 +260,10 @@ static inline int64_t around(const struct ranges *ranges, const int64_t *group, 
     return row == NONE ? innermost(ranges, group[1], group[2], start, end) : row;
 }
 
-/* Return the row of the range that a call belongs to, or -1, and set the rule that applied. The
- * range is the innermost range around the call on its own thread. If there is none, it is the
- * backward range that is open on another thread, provided that only one thread has an open one. */
+/* Return the row of the range to which a call belongs, or -1, and set the rule that applied. The
+ * range is the innermost range around the call on its own thread. If there is none, the range is
+ * the backward range that is open on another thread, provided that only one other thread has an
+ * open backward range. */
 static int64_t range_of(const struct ranges *ranges, const struct threads *threads,
                         const struct calls *calls, int64_t call, int8_t *rule)
 {
@@ -282,10 +285,12 @@ static int64_t range_of(const struct ranges *ranges, const struct threads *threa
     return *rule == CROSS_THREAD ? found : NONE;
 }
 
-/* Link kernels and copies to the calls of a block that launched them, and to ranges. If several
- * calls have the same id, the call that started first wins. At equal starts, the smaller row wins.
+/* Link kernels and copies to the calls in a block that launched them, and to ranges. If several
+ * calls have the same id, the call that started first wins. Ties are broken in favor of the smaller
+ * row.
  *
- * Return the number of calls of earlier blocks that lost their kernels to a call of this block.
+ * Return the number of calls in earlier blocks whose kernels were reassigned to a call in this
+ * block.
  */
 EXPORTED int64_t bubbleviz_link(const struct index *index, const struct calls *calls,
                                 const struct threads *threads, const struct ranges *ranges,

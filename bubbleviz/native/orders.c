@@ -16,8 +16,8 @@ enum { UNKNOWN = -1 };
 struct pipeline {
     const int32_t *placement; /* device of each virtual stage */
     const int64_t *length;    /* durations of F, B and W of each virtual stage */
-    const int64_t *down;      /* transfer time of activations from each stage to the next one */
-    const int64_t *up;        /* transfer time of gradients from each stage to the previous one */
+    const int64_t *down;      /* transfer time of activations from each stage to the next stage */
+    const int64_t *up;        /* transfer time of gradients from each stage to the previous stage */
     const int64_t *held;      /* memory that each virtual stage needs from F to B */
     const int64_t *kept;      /* part of this memory that is needed from B to W */
     const int64_t *limit;     /* memory limit of each device */
@@ -42,7 +42,7 @@ struct timing {
     int32_t *f_at;   /* index of each F, indexed by (virtual stage, microbatch) */
     int32_t *b_at;   /* index of each B, indexed in the same way */
     int32_t *count;  /* number of operations with each code that have run */
-    int32_t *at;     /* index of the next operation of each device */
+    int32_t *at;     /* index of each device's next operation */
     int32_t *stack;  /* devices that may be able to continue */
     uint8_t *queued; /* whether each device is on the stack */
     int64_t length;  /* length to minimize */
@@ -60,7 +60,8 @@ static uint64_t next_random(uint64_t *state)
     return (x * 2685821657736338717u) >> 33;
 }
 
-/* Run a device until it has to wait. Return 0 if a B comes before its F or a W before its B. */
+/* Run a device's operations until the device has to wait. Return 0 if a B comes before its F or a W
+ * before its B. */
 static int run_device(const struct pipeline *p, const struct orders *orders, struct timing *t,
                       int32_t device, int32_t *queue, int32_t *waiting)
 {
@@ -150,8 +151,8 @@ static int time_orders(const struct pipeline *p, const struct orders *orders, st
     return 1;
 }
 
-/* Return whether the order of a device is valid: F comes before B and B before W, and the memory
- * limit is never exceeded. */
+/* Return whether a device's order is valid. F must come before B, and B before W. The memory limit
+ * must never be exceeded. */
 static int sound(const struct pipeline *p, const struct orders *orders, int32_t device,
                  int32_t *count)
 {
@@ -231,15 +232,15 @@ static const int32_t steps[16] = {1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 
 /* Improve orders by late acceptance hill climbing (Burke and Bykov, The late acceptance
  * hill-climbing heuristic, European Journal of Operational Research 258, 2017). A change is
  * accepted if the result is not worse than the current result, or not worse than the result
- * `memory` trials earlier. A change moves one operation within the order of its device. Usually, an
- * operation of the critical path is moved.
+ * `memory` trials earlier. A change moves one operation within its device's order. The operation is
+ * usually on the critical path.
  *
  * trials: Maximum number of changes to try.
- * rise: Initial tolerance in thousandths: at first, orders may become longer by this much.
+ * rise: Initial tolerance in thousandths: how much longer orders may become at first.
  * enough: Length at which the search ends.
  *
  * The best orders are written to `orders`. Return their length, or -1 if the initial orders cannot
- * run or memory is short.
+ * run or memory runs out.
  */
 EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orders *orders,
                                            int64_t trials, int64_t memory, int64_t rise,
@@ -285,7 +286,7 @@ EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orde
         if (to >= orders->offset[device + 1])
             to = orders->offset[device + 1] - 1;
         int32_t *code = orders->code;
-        /* Moving an operation only past equal operations would change nothing. */
+        /* Moving an operation only past equal operations would not change anything. */
         int32_t other = 0;
         for (int32_t at = from; at != to;) {
             at += from < to ? 1 : -1;

@@ -1,6 +1,6 @@
 /* Sorting: sorts rows by integer keys or by groups, and numbers distinct rows.
  *
- * numpy's sort compares values. This is a radix sort, which starts at the least significant digit:
+ * numpy's sort compares values. This is a radix sort that starts at the least significant digit:
  * rows are sorted stably by each digit, from the last digit to the first.
  *
  *     21 13 12    by the last digit   21 12 13    by the first   12 13 21
@@ -59,7 +59,7 @@ EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *orde
     for (int shift = 0; shift < 64; shift += DIGIT) {
         size_t begin[BUCKETS] = {0}, sum = 0;
         struct row *sorted = to;
-        /* If this digit is 0 in all keys, there is nothing to sort. */
+        /* If this digit is 0 in all keys, no sorting is needed. */
         if (!(used >> shift & (BUCKETS - 1)))
             continue;
         for (size_t i = 0; i < count; i++)
@@ -95,7 +95,8 @@ static inline __attribute__((always_inline)) void place(const int16_t *group, in
  *     from   a b c d    to  b d a c
  *
  * next: Scratch memory, one number per group. The first number must be -1 before the first column
- *     of these rows. Afterwards, it contains the ends of the groups, which further columns reuse.
+ *     of these rows is sorted. Afterwards, the memory contains the ends of the groups, which are
+ *     reused for further columns.
  * bytes: Size of a value in bytes: 2, 4 or 8.
  *
  * Return 0.
@@ -124,11 +125,12 @@ EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *
 /* --- numbers -------------------------------------------------------------------------------- */
 
 enum { NO_ROOM = -1 };
-/* Upper bounds on the number of values of a digit and of a code. */
+/* Upper bounds on the number of distinct values in a column, and on the number of distinct codes. */
 #define MOST_VALUES ((uint64_t)1 << 31)
 #define MOST_CODES ((uint64_t)1 << 62)
 
-/* Pack columns into one code per row. Codes have the lexicographic order of the rows.
+/* Pack columns into one code per row. The codes sort in the same order as the rows
+ * (lexicographically).
  *
  *     columns  5 2   5 4   7 2
  *     code      0     2     3

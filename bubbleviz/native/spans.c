@@ -1,4 +1,4 @@
-/* Spans: computes when operations ran on their device, from the kernels and copies they own. */
+/* Spans: computes when operations ran on their device, based on their kernels and copies. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* Kinds of work, ordered by how well they show when an operation ran. The span of an operation is
- * determined by the best kind of work that the operation has. */
+/* Kinds of work, ordered by how well they indicate when an operation ran. An operation's span is
+ * determined by the best kind of work that it contains. */
 enum { OWN, OTHER, COPIES, NOTHING };
 
 enum { RUNNING, COMMUNICATING, COMPUTING, UNATTRIBUTED, SETS, KINDS = 5, UNSORTED = -1 };
@@ -53,7 +53,7 @@ struct whole {
     } set[SETS];
 };
 
-/* Add an interval to a set. Intervals must be added in ascending order of their starts. */
+/* Add an interval to a set. Intervals must be added in order of their starts. */
 static inline void cover(const struct whole *whole, int set, int64_t start, int64_t end)
 {
     int64_t *starts = whole->set[set].start, *ends = whole->set[set].end;
@@ -82,11 +82,11 @@ static inline void lengthen(const struct spans *spans, int64_t place, int64_t st
  *     copies       |---|
  *     span               |----------|
  *
- * Also determine for how long the compute kernels of operations and of groups ran, and when and for
- * how long work of each kind ran.
+ * Also determine how long the compute kernels in operations and groups ran, and when and how long
+ * each kind of work ran.
  *
- * operations->communicates: Mask of the operations that are communication. Their span is determined
- *     by their communication kernels if they have any.
+ * operations->communicates: Mask of the communication operations. Their spans are determined by
+ *     their communication kernels, if there are any.
  *
  * Return the number of rows whose owner or rank does not exist, or UNSORTED.
  */

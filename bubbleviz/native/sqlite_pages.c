@@ -1,9 +1,10 @@
 /* SQLite pages: decodes rows of ordinary SQLite tables directly from the leaf pages of B-trees.
  *
  * SQLite returns one row per step. Decoding the pages here takes half the time for columns with
- * millions of rows. Nothing in the file is trusted: every number is checked against the bounds of
- * its cell, its page and the file. Every feature that this code does not support is UNUSUAL. The
- * caller then reads the file with SQLite, which is the reference.
+ * millions of rows. The contents of the file are not trusted: every number is checked against the
+ * bounds of its cell, its page and the file. If the file uses an unsupported feature, the result is
+ * UNUSUAL. In that case, the caller reads the file with SQLite, which is the reference
+ * implementation.
  *
  *     page      | header | cell offsets --> |    free    | <-- cells ... |  reserved  |
  *     cell      | bytes of payload | row number | payload, maybe continued on overflow pages |
@@ -51,7 +52,7 @@ static const uint64_t LOCK_BYTE = 1u << 30;
 struct file {
     int32_t descriptor;
     uint32_t page_bytes;
-    uint32_t usable; /* bytes of a page without the reserved bytes at its end */
+    uint32_t usable; /* bytes per page, excluding the reserved bytes at its end */
     uint32_t pages;
 };
 
@@ -89,7 +90,7 @@ struct leaves {
     int64_t until;           /* leaves whose rows all start at this time or later are skipped */
 };
 
-/* Summary of the times of the rows of a leaf. Rows without a start or an end are ignored. */
+/* Summary of the times of all rows on a leaf. Rows without a start or an end are ignored. */
 struct extent {
     int64_t longest;  /* maximum duration of a row, or -1 if the leaf was not read */
     int64_t earliest; /* earliest start of a row */
@@ -220,8 +221,8 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
             return UNUSUAL;
         if (!varint(page + at + 4, end, &key))
             return UNUSUAL;
-        /* Row numbers ascend. Each child contains the rows after the previous key, up to and
-         * including its own key. The last child contains the rows after the last key. */
+        /* Row numbers are in ascending order. Each child contains the rows after the previous key,
+         * up to and including its own key. The last child contains the rows after the last key. */
         if ((int64_t)key <= *after || (int64_t)key >= last)
             return UNUSUAL;
         status = walk_below(walk, big4(page + at), depth + 1, after, (int64_t)key);
@@ -233,7 +234,7 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
 }
 
 /* Find the leaf pages of a table in row order, and the last row number that each leaf may contain.
- * Return the number of leaves, or -1 if a page is unusual or memory is short. */
+ * Return the number of leaves, or -1 if a page is unusual or memory runs out. */
 EXPORTED int64_t bubbleviz_leaves(const int64_t shape[4], int64_t root, uint32_t *leaf,
                                   int64_t *last_row, int64_t room)
 {
@@ -307,8 +308,8 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
     for (at = here; at < bytes; at += usable - 4) {
         uint8_t *into = whole->bytes + at;
         uint8_t kept[4];
-        /* An overflow page starts with the number of the next page. Reading it overwrites the last
-         * four bytes of the payload so far, which are then restored. */
+        /* An overflow page starts with the number of the next page. Reading the page overwrites the
+         * last four bytes of the payload so far, so these bytes are restored afterwards. */
         memcpy(kept, into - 4, 4);
         if (overflow->pages++ == file->pages || !plain_page(file, next) ||
             read_pages(file, next, 1, into - 4))
@@ -423,7 +424,7 @@ ALWAYS_INLINE int read_integer(const struct record *record, const struct column 
 /* Callback for each record. Reading ends if it returns anything other than OK. */
 typedef int use(void *, const struct record *);
 
-/* Update the extent of a leaf with a row. A leaf with unusual times is never skipped. */
+/* Update a leaf's extent to include a row. A leaf with unusual times is never skipped. */
 static void extend(struct extent *extent, const struct record *record, const struct leaves *leaves)
 {
     uint64_t start_type = record->type[leaves->start], end_type = record->type[leaves->end];
@@ -469,7 +470,8 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         int status = read_record(file, page, at, columns, overflow, &record);
         if (status)
             return status;
-        /* Row numbers must ascend and be within the bounds that the tree gives for this leaf. */
+        /* Row numbers must be in ascending order and within the bounds that the tree gives for this
+         * leaf. */
         if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
             return UNUSUAL;
         first = 0;
@@ -482,8 +484,8 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         if (status)
             return status;
     }
-    /* All rows of the leaf were read, even if only some were used. Another thread that reads this
-     * leaf writes the same extent. */
+    /* All rows of the leaf were read, even if only some were used. If another thread reads this
+     * leaf, that thread writes the same extent. */
     if (noting)
         leaves->extents[leaf] = extent;
     return OK;
@@ -605,7 +607,7 @@ ALWAYS_INLINE int keep_integers(void *with, const struct record *record)
 }
 
 /* Read integer columns of the rows selected by `leaves` to `out`, shape (count, room). Return the
- * number of rows, or -1 if a page is unusual or memory is short. */
+ * number of rows, or -1 if a page is unusual or memory runs out. */
 EXPORTED int64_t bubbleviz_integers(const int64_t shape[4], const struct leaves *leaves,
                                     const struct column *columns, int64_t count, int64_t *out,
                                     int64_t room)
@@ -709,8 +711,8 @@ static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, 
     return found ? found : end;
 }
 
-/* Return whether a name matches a pattern. Once a star is reached, earlier stars need no
- * backtracking. */
+/* Return whether a name matches a pattern. Once a star is reached, backtracking to earlier stars is
+ * no longer necessary. */
 static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *star = NULL, *retry = NULL, *behind;
@@ -850,9 +852,10 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 
 /* --- rows with names ------------------------------------------------------------------------ */
 
-/* Rows to select. A row must have one of the kinds. Its text must match a pattern, or the text must
- * be NULL and the row must have one of the ids. If a column of threads is given, the row must also
- * last long enough and overlap an interval of its thread. Rows without a text then need no id. */
+/* Rows to select. A row must have one of the kinds. The row's text must match a pattern, or the
+ * text must be NULL and the row must have one of the ids. If a column of threads is given, the row
+ * must also last long enough and overlap an interval of its thread. In that case, rows without a
+ * text do not need an id. */
 struct selection {
     const uint8_t *globs; /* SQLite GLOB patterns, each terminated by NUL */
     int64_t glob_count;
@@ -882,7 +885,7 @@ struct naming {
 };
 
 /* Return the index of the first number that is not less than `value` (lower bound). The numbers
- * must ascend. */
+ * must be in ascending order. */
 static int64_t first_from(const int64_t *ascending, int64_t count, int64_t value)
 {
     int64_t low = 0, high = count;
@@ -913,7 +916,7 @@ static int select_times(const struct selection *selection, const struct record *
 
     for (int i = 0; i < 3; i++) {
         uint64_t type = record->type[places[i]];
-        /* The row has no start, no end or no thread. */
+        /* The row lacks a start, an end or a thread. */
         if (!type)
             return OK;
         if (!is_integer(type))
@@ -1033,10 +1036,10 @@ static int keep_named(void *with, const struct record *record)
 
 /* Read integer columns and the texts of selected rows. Return a status.
  *
- * result: Four outputs. The first is the address of the integers, shape (rows, count + 1). The last
- *     integer of a row is the length of its text, or -1 for NULL. The second output is the address
- *     of the concatenated texts, the third the number of rows, and the fourth the number of bytes
- *     of the texts. bubbleviz_named_free frees both memory areas.
+ * result: Four outputs. The first output is the address of the integers, shape (rows, count + 1).
+ *     The last integer in a row is the length of its text, or -1 for NULL. The second output is the
+ *     address of the concatenated texts. The third output is the number of rows, and the fourth
+ *     output is the total size of the texts in bytes. bubbleviz_named_free frees both memory areas.
  */
 EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *leaves,
                                  const struct column *columns, int64_t count,
