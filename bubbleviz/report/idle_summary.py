@@ -191,7 +191,7 @@ class ProvedWait(Struct, frozen=True):
 
 
 class LaunchQueue(Struct, frozen=True):
-    """Number of a device's kernels and copies that had been launched but had not started.
+    """Number of a device's kernels and copies that had been launched but had not yet started.
 
     Attributes:
         mean: Mean number over the device's span.
@@ -279,8 +279,8 @@ class IdleRank(Struct, frozen=True):
         awaited_communication_ns: Time of exposed communication for which a stream is proved to have
             waited.
         awaited_copy_ns: Time of exposed copies for which a stream is proved to have waited.
-        launch_queue: Number of kernels and copies that had been launched but had not started, or
-            None if unknown.
+        launch_queue: Number of kernels and copies that had been launched but had not yet started,
+            or None if unknown.
         gaps: Number of gaps, not counting kernel-to-kernel gaps.
         longest_gaps: The longest gaps, in descending order of length.
         relative_score: The fastest device's kernel time divided by this device's kernel time, over

@@ -276,8 +276,8 @@ class RankColumns(Columns, frozen=True):
         bubble_ratio: Value of each ratio, or None if unknown.
         bubble_interval: Clock bounds of each ratio that requires a common clock. None if the bounds
             of all ranks are unknown.
-        missing: Text that names the work that the rank lacks for a ratio, or None if nothing is
-            missing.
+        missing: Text that names the work that is missing on the rank for a ratio, or None if
+            nothing is missing.
         windows: The windows for each ratio.
         cause_ns: Idle time in each ratio's windows, keyed by ratio and cause.
         communication: Communication times.
@@ -319,7 +319,7 @@ class IterationEntry(Struct, frozen=True):
         bubble_overhead: Bubble time divided by work time.
         bubble_interval: Clock bounds of each ratio that requires a common clock, or None if
             unknown.
-        incomplete: Whether a rank that took part in the iteration is missing.
+        incomplete: Whether the report lacks a rank that took part in the iteration.
         clocks_contradict: Whether any ratio depends on clocks that contradict each other.
         clock_set: Whether a clock was set during the iteration.
         cause_ns: Idle time in each ratio's windows, keyed by ratio and cause, summed over the
@@ -447,7 +447,7 @@ class DeviationEntry(Struct, frozen=True):
         microbatch: Microbatch of the operation.
         chunk: Model chunk of the operation, or None if there are no chunks.
         what: Kind of deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: How many operations too late or too early the operation ran.
+        places: Number of operations by which the operation was too late or too early.
     """
 
     rank: int
@@ -494,7 +494,7 @@ class PhaseTimeEntry(Struct, frozen=True):
         chunk: Model chunk, or None if there are no chunks.
         virtual_stage: Position of the model chunk in the model, or None if unknown.
         gap_ns: Median time from the end of the previous operation to the start of an operation that
-            waited for nothing, or None if unknown.
+            did not have to wait, or None if unknown.
         pipeline_ns: Mean time in the slowest pipeline of the typical iteration, or None if unknown.
         mean_ns: The mean time.
         std_ns: Standard deviation of the time with n - 1 degrees of freedom, or None if unknown.
@@ -555,13 +555,13 @@ class ChunkCostEntry(Struct, frozen=True):
 
 
 class EvenChunks(Struct, frozen=True):
-    """Prompt chunks that take equally long; see :func:`.prompt_chunks.find_even_chunks`.
+    """Prompt chunks that take equal time; see :func:`.prompt_chunks.find_even_chunks`.
 
     Attributes:
         virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
         tokens: Number of tokens in each chunk.
         equal_ns: Time that the prompt takes in chunks of equal length.
-        even_ns: Time that the prompt takes if all chunks take equally long.
+        even_ns: Time that the prompt takes if all chunks take equal time.
     """
 
     virtual_stage: int | None
@@ -669,9 +669,11 @@ class StageTimesEntry(Struct, frozen=True):
     """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
 
     Attributes:
-        forward_ms: Time of the forward, as one value for all stages or one value per stage.
-        backward_ms: Time of the backward for the input, in the same form as ``forward_ms``.
-        weight_ms: Time of the backward for the weights, in the same form as ``forward_ms``.
+        forward_ms: Time of the forward pass, as one value for all stages or one value per stage.
+        backward_ms: Time of the backward pass that computes the input gradient, in the same form as
+            ``forward_ms``.
+        weight_ms: Time of the backward pass that computes the weight gradients, in the same form as
+            ``forward_ms``.
         transfer_ms: Time of a transfer between two devices.
         lengths: Each microbatch's length divided by the mean length. Empty if all microbatches have
             the same length.
@@ -703,7 +705,7 @@ class SimulatedTimes(Struct, frozen=True):
 
 
 class ChoiceEntry(Struct, frozen=True):
-    """An iteration that was simulated with a particular schedule; see :class:`.choices.Choice`.
+    """An iteration simulated with a particular schedule; see :class:`.choices.Choice`.
 
     Attributes:
         name: Name of the schedule, ``measured`` for the order that ran, or ``no-delay`` for the
@@ -715,8 +717,8 @@ class ChoiceEntry(Struct, frozen=True):
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
         speedup: Fraction of the measured window that the schedule saves, or None if unknown.
-        fits: Whether the schedule needs at most as much memory as the run, or as the memory limit.
-            None if memory is not compared.
+        fits: Whether the schedule needs no more memory than the run, or than the memory limit if
+            there is one. None if memory is not compared.
         reason: Reason why the schedule cannot be simulated, or "".
         peaks: For each stage, the maximum number of microbatches whose activations it stores at
             once. Empty if unknown.
@@ -748,7 +750,7 @@ class WhatIfEntry(Struct, frozen=True):
         rows: The order that ran, followed by other schedules, best first.
         reordered: The best microbatch order, and the fraction of the makespan that it saves. None
             if all microbatches have the same length.
-        limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
+        limit_bytes: Memory limit of a device, or None if the run's peak memory is the limit.
     """
 
     reason: str
@@ -822,7 +824,7 @@ class SlowdownEntry(Struct, frozen=True):
             there is no slowdown.
         last_stage_share: Fraction of the slowdown caused by the last stage, or None if there is no
             slowdown.
-        original_ns: Mean length of the iterations when replayed with measured times.
+        original_ns: Mean length of the iterations when replayed with the measured durations.
         ideal_ns: Mean length of ideal iterations.
         replay_error: Differences between the replayed and measured iterations.
     """
@@ -898,12 +900,11 @@ class RunSummary(Struct, frozen=True):
             primary ratio.
         iterations: All iterations.
         summary: Statistics over averaged iterations.
-        schedule: The schedule that ran, or None if recognition was not run.
+        schedule: The schedule that ran, or None if no attempt was made to recognize it.
         plan: Comparison of the run with the given plan, or None if no plan was given.
         phase_times: Times of each kind of operation.
         chunk_costs: Fitted times of prompt chunks, one entry per virtual stage.
-        even_chunks: Prompt chunks that take equally long, or None if such chunks would not save
-            enough.
+        even_chunks: Prompt chunks that take equal time, or None if they would not save enough.
         transfer_ns: Median of all measured transfer times, or None if none were measured.
         microbatch_lengths: Each microbatch's length divided by the mean length, with one row per
             training iteration and pipeline. Empty if unknown, or if lengths vary only by chance.
@@ -913,7 +914,8 @@ class RunSummary(Struct, frozen=True):
         critical_path: Critical path of the typical iteration, or None if unknown.
         changes: Replays of the typical iteration with single changes, or None if it was not
             replayed.
-        what_if: Other schedules, simulated with the measured times, or None if not simulated.
+        what_if: Other schedules, simulated with the measured times. None if they were not
+            simulated.
         memory: Memory use of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
         slowdown: Cost of stragglers, or None if unknown.

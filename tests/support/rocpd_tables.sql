@@ -1,5 +1,5 @@
--- Tables of rocprofv3's rocpd files, schema 3, as far as profiles of pipelines fill them. "{{guid}}"
--- is the GUID of the process, "{{suffix}}" the same with underscores, as names of tables end.
+-- Tables of rocprofv3's rocpd files (schema 3) that contain rows in profiles of pipelines. "{{guid}}"
+-- is the GUID of the process. "{{suffix}}" is the GUID with underscores, which ends table names.
 
 CREATE TABLE "rocpd_metadata{{suffix}}" (
     "id" INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, "tag" TEXT NOT NULL, "value" TEXT NOT NULL

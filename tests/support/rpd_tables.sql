@@ -1,4 +1,4 @@
--- Tables of rocmProfileData's traces, schema 2, as far as profiles of pipelines fill them.
+-- Tables of rocmProfileData traces (schema 2) that contain rows in profiles of pipelines.
 
 CREATE TABLE rocpd_metadata (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, tag VARCHAR(4096) NOT NULL,

@@ -46,7 +46,7 @@ class ReportPair:
 
     @property
     def equal_work(self) -> float:
-        """Later iterations needed to do the work of one earlier iteration, or 1 if unknown."""
+        """Number of later iterations that equal one earlier iteration in work, or 1 if unknown."""
         return 1.0
 
     @property

@@ -1,11 +1,11 @@
 // Vega-Lite charts: idle time by rank and cause, phase times, and iteration ratios.
 
-// Maximum number of bars, above which ranks are combined into stages; and maximum number of columns
-// of a heat map, above which several microbatches share a column.
+// Maximum number of bars. If there are more, ranks are combined into stages. And maximum number of
+// columns of a heat map. If there are more, several microbatches share a column.
 const MOST_BARS = 64;
 const MOST_COLUMNS = 256;
 
-// The style sheet sets the colors of text and lines, which differ between screen and paper.
+// The style sheet sets the colors of text and lines, because they differ between screen and paper.
 const SHARED = {
   background: null,
   font: "system-ui, sans-serif",
@@ -108,8 +108,8 @@ function median(values) {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
-// Assigns cells to columns. If there are too many microbatches, several microbatches share a column,
-// which shows the slowest one.
+// Assigns cells to columns. If there are too many microbatches, several of them share a column that
+// shows the slowest one.
 function columnsOf(cells) {
   const [first, last] = cells.reduce(([low, high], own) => [Math.min(low, own.microbatch), Math.max(high, own.microbatch)], [Infinity, -Infinity]);
   const share = Math.ceil((last - first + 1) / MOST_COLUMNS);

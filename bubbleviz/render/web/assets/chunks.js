@@ -1,7 +1,7 @@
-// Chunks of prompts in a serving run: for each virtual stage, measured and fitted forward times as a
+// Prompt chunks in a serving run: for each virtual stage, measured and fitted forward times as a
 // function of the number of tokens.
 
-// Number of points with which a fitted line is drawn.
+// Number of points used to draw a fitted line.
 const LINE_POINTS = 33;
 
 const chunkStage = (cost) => (cost.virtual_stage ?? "unknown");

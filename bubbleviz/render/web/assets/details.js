@@ -47,7 +47,7 @@ function brief(run, { row, bubble }) {
   return [what, `${run.rankLabel(own.rank[at])}, ${duration(own.length_ns[at])}`];
 }
 
-// The operation that ends a bubble, and the operation that it waited for.
+// The operation that ends a bubble, and the operation that it was waiting for.
 function waited(run, bubble) {
   const { after, cause, peer_operation: peer, peer_rank: beyond } = run.bubbleRows;
   const lines = [];

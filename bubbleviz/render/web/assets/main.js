@@ -231,7 +231,7 @@ async function takeShard(run, shards, place) {
   byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
 }
 
-// The first shard to show: the one with the requested rank, or the one with the median bubble ratio.
+// The first shard to show: the one with the requested rank, or else with the median bubble ratio.
 function firstShard(run, shards) {
   const asked = run.data.shown_rank === null ? -1 : shards.of(run.data.shown_rank);
   if (asked >= 0) return asked;
@@ -240,7 +240,7 @@ function firstShard(run, shards) {
   return known.length ? known[(known.length - 1) >> 1][1] : 0;
 }
 
-// Shows the overview of pipelines, and handles the choice of one.
+// Shows the overview of pipelines, and handles the selection of a pipeline.
 function fillOverview(run, shards, shown, drawn) {
   const { content } = byId("overview-parts");
   document.querySelector("#contents ul").prepend(content.querySelector("li"));
@@ -295,7 +295,7 @@ async function main() {
   const shards = whole.shards ? new Shards(whole) : null;
   const shown = shards ? firstShard(run, shards) : -1;
   if (shards) await takeShard(run, shards, shown);
-  // A page of idle time has devices instead of ranks, and its own head and tables.
+  // A page about idle time has devices instead of ranks, and a different head and tables.
   const { idle } = whole;
   if (!idle) showHead(run);
   const callbacks = {

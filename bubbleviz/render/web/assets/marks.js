@@ -117,7 +117,7 @@ class Marks {
     c.fillText("time since start", 4, 25);
   }
 
-  // Draws the heading of the ratios above the ratios, in the space that starts at `left`.
+  // Draws the heading of the ratio column above the ratios, in the space that starts at `left`.
   paintRatioTitle(left) {
     const { context: c, gutter, canvas } = this.at;
     const titles = this.at.callbacks.ratioTitles?.(this.at.ratedIteration) ?? [];
@@ -146,7 +146,7 @@ class Marks {
     c.restore();
   }
 
-  // Draws the length of the window over the axis.
+  // Draws the length of the window above the axis.
   paintLength() {
     if (!this.at.window) return;
     const { context: c } = this.at;

@@ -1,5 +1,5 @@
-// Mean values of each rank over the averaged iterations. Pages of many ranks contain these means as
-// columns; for other pages, they are computed here.
+// Mean values of each rank over the averaged iterations. Pages with many ranks contain these means
+// as columns. For other pages, they are computed here.
 
 const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", "overlapped"];
 // Marks an unknown value in a column of integers. Smaller values are unknown as well.

@@ -270,7 +270,7 @@ class Overview {
 
 // --- outliers
 
-// The outliers that the report lists. For saved reports, the ranks farthest from the others.
+// The outliers that the report lists. For saved reports, the ranks that deviate most from the others.
 function standingOut(run, show) {
   const found = run.data.standouts ?? farthest(run);
   if (!found.length) return [quiet("No rank, host, pipeline or stage stands out.")];

@@ -1,7 +1,7 @@
 // The painter: draws the rows of a timeline on its canvas.
 //
 // Operations that are wider than a pixel are drawn as boxes. If operations are narrower, each pixel
-// column shows how its time was spent, by phase. So no operation is lost at any zoom level:
+// column shows how its time was spent, by phase. No operation is lost at any zoom level:
 //
 //     zoomed in    │F 3  │F 4  │   │B 0      │      boxes with numbers
 //     zoomed out   ▆▆▆▅▆▇▆▆▅▃▆▆▆▆                  shares of F, B, W, Optimizer in each pixel
@@ -56,7 +56,7 @@ class Painter {
     this.at.canvas.dataset.work = this.raster.work;
   }
 
-  // When the page is printed, only drawing commands of the canvas are printed, not its pixels.
+  // When the page is printed, only the canvas's drawing commands are printed, not its pixels.
   printRows(left, top) {
     const sheet = document.createElement("canvas");
     [sheet.width, sheet.height] = [this.raster.wide, this.raster.tall];
@@ -281,7 +281,7 @@ class Painter {
     c.textAlign = "right";
     const ratio = this.at.callbacks.ratioOf?.(rank, this.at.ratedIteration);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
-    // Keeps the names of the first and the last row inside the canvas if rows are low.
+    // Keeps the names of the first and the last row inside the canvas if rows are not tall.
     const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));
     c.fillText(text, gutter - 10, y);
     const room = gutter - 20 - c.measureText(text).width;

@@ -4,7 +4,7 @@
 class Raster {
   constructor() {
     this.wide = this.tall = 0;
-    // Numbers of look-ups and boxes in the last frame. Tests compare them with the number of pixels.
+    // Number of look-ups and number of boxes in the last frame. Tests compare them with the number of pixels.
     this.work = 0;
   }
 
@@ -47,7 +47,7 @@ class Raster {
     }
   }
 
-  // Fills the pixel columns of a row by how their time was spent: work at the bottom, then idle time.
+  // Fills the pixel columns of a row according to how their time was spent, with work at the bottom.
   columns([fromNs, untilNs], top, bottom, work, workColors, idle, idleColors) {
     const { wide } = this;
     const first = Math.max(0, top);

@@ -196,8 +196,8 @@ class Run {
     return `${pipeline}${stage}${clean(own.label)}`;
   }
 
-  // Returns the rows, which are ranks or stages. A stage is drawn as its replica in the pipeline with
-  // the most marked ranks, or else as its first replica.
+  // Returns the rows, which are ranks or stages. A stage is represented by its replica in the pipeline
+  // with the most marked ranks, or else by its first replica.
   rows(by) {
     const ranks = this.report.ranks.slice(this.first, this.last);
     if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rowLabel(rank.index), replicas: [rank.index] }));
@@ -220,8 +220,8 @@ class Run {
     return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
-  // Whether the page contains the ratio of each rank in each iteration. Pages of very many ranks
-  // contain only means.
+  // Whether the page contains the ratio of each rank in each iteration. Pages with very many
+  // ranks contain only means.
   hasRankRatios(index) {
     return (this.report.iterations[index]?.ranks?.rank.length ?? 0) > 0;
   }

@@ -12,7 +12,7 @@ function unfolded(bytes, at, rows, width) {
   return values;
 }
 
-// Columns whose values are stored. For all other columns, differences between rows are stored.
+// Columns that are stored as values. All other columns are stored as differences between rows.
 const LENGTHS = new Set(["length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"]);
 
 function summedUp(steps) {
@@ -59,7 +59,7 @@ class Shards {
     this.blocks = new Map();
   }
 
-  // The index of the shard with a rank, or -1 if the page does not contain the rank.
+  // The index of the shard that contains a rank, or -1 if the page does not contain the rank.
   of(rank) {
     return this.all.findIndex((own) => own.first <= rank && rank < own.last);
   }

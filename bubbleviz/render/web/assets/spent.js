@@ -1,8 +1,8 @@
 // Computes how the time of each pixel was spent, for intervals that are narrower than a pixel.
 //
-// With running sums of time by code, the shares of a pixel need two look-ups. A regular grid reduces
-// each look-up to one or two steps. So the cost of a frame depends on the number of pixels, not on the
-// number of intervals.
+// With running sums of time by code, the shares of a pixel require two look-ups. A regular grid reduces
+// each look-up to one or two steps. Therefore, the cost of a frame depends on the number of pixels, not
+// on the number of intervals.
 
 class Spent {
   // Prepares the rows [low, high) of a lane, which are sorted by start. Codes are in [0, count).

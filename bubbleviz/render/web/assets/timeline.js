@@ -14,8 +14,8 @@ class Timeline {
     this.callbacks = callbacks;
     this.canvas = box.querySelector("canvas");
     this.tip = box.querySelector(".tip");
-    // Pixels are written, not drawn. A canvas on a graphics card would have to transfer all pixels in
-    // each frame.
+    // Pixels are written, not drawn. If the canvas were on a graphics card, all pixels would have to be
+    // transferred in each frame.
     this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
     this.by = run.last - run.first > 64 ? "stage" : "rank";
@@ -133,7 +133,7 @@ class Timeline {
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
-    // Adjacent iterations may overlap this one, and then they are in view as well.
+    // Adjacent iterations may overlap this one. If so, they are in view as well.
     this.chosen = index;
   }
 

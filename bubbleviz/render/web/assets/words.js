@@ -90,7 +90,7 @@ function list(items) {
   return element("ul", {}, ...items.map((item) => element("li", {}, item)));
 }
 
-// A table: `left` columns of text, then columns of numbers. The title of a header explains its column.
+// A table: `left` columns of text, followed by columns of numbers. A header's title explains its column.
 function table(caption, headers, rows, { left = 1, id = null, lastText = false } = {}) {
   const body = (value, place) => element(place < left ? "th" : "td",
     { class: place < left ? "text" : "number", scope: place < left ? "row" : null },
