@@ -242,7 +242,7 @@ def _find_producers(
 ) -> Ints:
     """Return the producer of each consumer's input, or -1 if there is none.
 
-    If several operations produce the same result, as replicas do, the nearest one in time is used
+    If several operations produce the same result, as in replicas, the nearest one in time is used
     (see :func:`_find_nearest`).
 
     Args:

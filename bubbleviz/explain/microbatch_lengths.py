@@ -41,7 +41,7 @@ def measure_lengths(
     Returns:
         Lengths of shape (rows, microbatches), with one row per measured iteration and pipeline. At
         most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary no
-        more than by chance, or if any microbatch has fewer than two operations.
+        more than expected by chance, or if any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
     sampled_iterations = _sample_iterations(iterations)
@@ -82,7 +82,8 @@ def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | Non
         relative: Time of each operation as a multiple of the mean of its kind.
 
     Returns:
-        Lengths as multiples of the mean length, or None if they vary no more than by chance.
+        Lengths as multiples of the mean length, or None if they vary no more than expected by
+        chance.
     """
     length = np.bincount(cell, relative) / count
     residual = float(((relative - length[cell]) ** 2).sum()) / (len(cell) - len(count))

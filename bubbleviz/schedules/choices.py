@@ -118,7 +118,7 @@ def compare_schedules(
     """Simulate schedules with a run's times and sizes, and compare them with the order that ran.
 
     A schedule fits in memory if it has one replica and no stage stores the activations of more
-    microbatches than the fullest stage in the order that ran.
+    microbatches at once than the maximum of any stage in the order that ran.
 
     Args:
         measured: The run's times and sizes.
@@ -188,7 +188,7 @@ def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Ch
     """Convert a simulated schedule to a choice, compared with the order that ran.
 
     The choice fits in memory if it has one replica and no stage stores the activations of more
-    microbatches than the fullest stage in the order that ran.
+    microbatches at once than the maximum of any stage in the order that ran.
 
     Args:
         ran: The order that ran, as measured.

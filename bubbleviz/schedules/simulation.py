@@ -44,7 +44,7 @@ class Simulation(Table):
 
     @property
     def makespan_ns(self) -> int:
-        """Time from the first start to the last end over all devices, or 0 without operations."""
+        """Time from the first start to the last end over all devices, or 0 if nothing runs."""
         return int(self.end_ns.max() - self.start_ns.min()) if len(self) else 0
 
     @property

@@ -294,8 +294,8 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     return values[sort_rows(group)], first
 
 
-#: An edge to a predecessor: (row of the predecessor, lag index). The lag index is -1 without a lag.
-#: The lag is the time from the end of the predecessor to the start of the following row.
+#: An edge to a predecessor: (row of the predecessor, lag index). The lag index is -1 if there is no
+#: lag. The lag is the time from the end of the predecessor to the start of the following row.
 Edge = tuple[int, int]
 #: For each row, the edges to the rows that it follows.
 Edges = Sequence[Sequence[Edge]]

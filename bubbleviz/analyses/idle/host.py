@@ -350,7 +350,7 @@ def find_events_around(
     start_ns, end_ns = start_ns[row], end_ns[row]
     threads, number = np.unique(thread[row], return_inverse=True)
     extents = intervals.group_extents(number, len(threads), start_ns, end_ns)
-    # Lay out all threads on one time line without overlaps.
+    # Lay out all threads on one timeline without overlaps.
     line = intervals.Packing.of(*extents)
     start, end = line.place(number, start_ns), line.place(number, end_ns)
     events = np.flatnonzero(np.isin(host.thread, threads))

@@ -60,7 +60,7 @@ class HeldWork(Table):
         start_ns: Start time of the wait: the activity had been launched, and the previous work on
             its stream had ended.
         end_ns: Time at which the event completed or the activity started, whichever is earlier.
-        by: Row of the activity that completed the event by ending.
+        by: Row of the activity whose end completed the event.
         kind: Kind of the activity in ``by``, such as :data:`COMPUTE`.
     """
 
@@ -79,8 +79,9 @@ class Waiting:
         held_work: Kernels and copies that waited for an event.
         hosts: Columns (process, correlation id, activity), with one row per call in which a host
             waited. The activity is the awaited kernel or copy that ended last. Rows are sorted by
-            process and correlation id. The tuple is empty without synchronization events.
-        streams: Stream of each activity, or -1 if unknown. Empty without synchronization events.
+            process and correlation id. The tuple is empty if there are no synchronization events.
+        streams: Stream of each activity, or -1 if unknown. Empty if there are no synchronization
+            events.
         n_waits: Number of times that a stream waited for an event.
         n_unrecorded: Number of stream waits whose event record is unknown.
     """

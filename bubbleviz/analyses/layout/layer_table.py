@@ -51,9 +51,9 @@ class MeasuredModel:
         plain_memory: Whether memory is in plain numbers, which have the unit of ``--memory-limit``.
         ran: Name of the schedule that the run used, or None if unknown.
         ran_ns: Measured iteration time of the run, or None if unknown.
-        stages: Number of devices in the run, or None without a run.
-        microbatches: Number of microbatches per iteration, or None without a run.
-        run_layout: Layout of the run, or None without a run.
+        stages: Number of devices in the run, or None if there is no run.
+        microbatches: Number of microbatches per iteration, or None if there is no run.
+        run_layout: Layout of the run, or None if there is no run.
         links: Transfer time in ns between each pair of devices, or None if unknown.
     """
 

@@ -113,9 +113,10 @@ class RecordingClock:
         aligned_by: How the clock was aligned.
         matched: Number of operations or kernels that were matched to align the clock.
         of: Number of operations or kernels that could be matched.
-        median_ns: Median distance between matched pairs after the alignment, or None without pairs.
-        largest_ns: Largest distance between matched pairs after the alignment, or None without
-            pairs.
+        median_ns: Median distance between matched pairs after the alignment, or None if there are
+            no pairs.
+        largest_ns: Largest distance between matched pairs after the alignment, or None if there are
+            no pairs.
         drift_ppm: Drift of the clock in parts per million, or None if no drift was fitted.
     """
 

@@ -364,9 +364,9 @@ def split_waiting(
         order_instance: Instance number of each row that was paired based only on order, or -1 for
             other rows.
         compared: A group id for each clock. Times on clocks in the same group are comparable.
-        peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0
-            without a proxy thread.
-        transfer_ns: Time that the proxy thread spent moving data, or 0 without a proxy thread.
+        peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0 if
+            there is no proxy thread.
+        transfer_ns: Time that the proxy thread spent moving data, or 0 if there is no proxy thread.
 
     Returns:
         The operations with ``waiting_ns`` and ``moving_ns``, which are -1 if unknown, and with

@@ -137,7 +137,7 @@ def _explain_first_stage(
         operations: Operations of all ranks.
         in_pipeline: Mask of the ranks in the same pipeline.
         inputs: Inputs that operations received from other ranks.
-        idle: Idle intervals of the rank.
+        idle: The rank's idle intervals.
 
     Returns:
         The idle intervals sorted by start, and pairs of an operation and the operation whose token
@@ -295,7 +295,7 @@ def _explain_later_stage(
     Args:
         operations: Operations of all ranks.
         inputs: Inputs that operations received from other ranks.
-        idle: Idle intervals of the rank.
+        idle: The rank's idle intervals.
         idle_of_rank: Idle intervals of each rank. The intervals of earlier stages are already
             split.
 
@@ -350,7 +350,7 @@ def _split_waits(
         operations: Operations of all ranks.
         waits: One piece of each wait. Its ``before`` is F6, and its ``after`` is F7 on this rank.
         source: For each wait, the row of F7 on the previous stage.
-        idle: Idle intervals of the rank.
+        idle: The rank's idle intervals.
         idle_of_rank: Idle intervals of each rank.
     """
     parts_ns = np.zeros((len(waits), len(Cause)), np.int64)

@@ -221,7 +221,7 @@ class Effects:
 
     @property
     def paused(self) -> Floats:
-        """Time of each compute operation as a multiple of its usual time if it paused, else 1.
+        """Time of each compute operation as a multiple of its usual time if it paused, otherwise 1.
 
         A compute operation paused if its residual is greater than 1.5 and the logarithm of the
         residual is greater than 6 times :attr:`noise`.
@@ -317,7 +317,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
     steady_ns = computes.time_ns / np.exp(rise[rank_iterations.of_row])
     cell_ns = group_medians(computes.cells.of_row, len(computes.cells), steady_ns)
-    # If lengths vary, replicas get more or fewer tokens by chance.
+    # If lengths vary, some replicas get more tokens than others by chance.
     copies = _group_copies(computes)
     length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
     cell_ns = cell_ns / length[computes.replica_of_cell]
@@ -484,7 +484,7 @@ def _estimate_replica_lengths(
         copies: Groups of cells that do the same work. A cell is a combination of kind, virtual
             stage and rank.
         microbatches: Groups of compute operations that belong to the same microbatch.
-        effect: How many times longer each microbatch takes.
+        effect: How many times longer than usual each microbatch takes.
         cell_ns: Median time of each cell in ns.
 
     Returns:
@@ -521,7 +521,7 @@ def _estimate_length_deviation(number: Ints, effect: Floats) -> float:
 
     Args:
         number: Number of each microbatch in its iteration and replica.
-        effect: How many times longer each microbatch takes.
+        effect: How many times longer than usual each microbatch takes.
     """
     numbers = group_rows(number)
     usual = group_medians(numbers.of_row, len(numbers), effect)[numbers.of_row]

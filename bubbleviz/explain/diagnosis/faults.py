@@ -97,8 +97,8 @@ class Fault:
 
             - ``collective``: name of the collective kind.
             - ``drift`` and ``slowed``: ``all`` if all ranks became slower.
-            - ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks are slow throughout
-              whole iterations only, else ``pause``.
+            - ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks are slow, and only
+              throughout whole iterations, otherwise ``pause``.
             - ``launch``: ``profiler``, or ``iterations`` for a pause between iterations.
             - ``launch-gaps``: ``compute`` if the gaps may be communication.
             - ``link``: the replica, if only one of several is slow.
@@ -185,7 +185,7 @@ class Evidence:
         slow_ranks: Hosts, replicas and ranks that are slow.
         link_changes: Links that became slow during the run.
         start_late_ns: For each row that needs no input and whose launch is unknown, how much later
-            it starts than the first row of its iteration, in ns. 0 for all other rows; see
+            it starts than the first row of its iteration, in ns. It is 0 for all other rows; see
             :func:`.measure_late_starts`.
         launch_steps: Launch steps of the ranks whose host launches regularly.
     """
@@ -508,7 +508,7 @@ def _average_slow_iterations(
     Args:
         iteration: Iteration of each microbatch.
         number: Number of each microbatch within its iteration, or -1 if there is none.
-        effect: How many times longer each microbatch takes.
+        effect: How many times longer than usual each microbatch takes.
         is_slow: Mask of the slow microbatches.
     """
     has_number = number >= 0
@@ -997,9 +997,9 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     """Yield the fault of ranks with more launch gaps than others, and the fault of all launch gaps.
 
-    A launch gap is time inside an operation during which no kernel runs because launching takes
-    longer than executing. Time during which only communication kernels run is not a launch gap. If
-    it is unknown whether communication kernels ran, ``detail`` of the faults is
+    A launch gap is time inside an operation during which no kernel runs because launching kernels
+    takes longer than executing them. Time during which only communication kernels run is not a
+    launch gap. If it is unknown whether communication kernels ran, ``detail`` of the faults is
     :data:`COMPUTE_GAPS`.
 
     The gap fraction of a rank is its total gap time divided by the time of its compute operations.

@@ -2,12 +2,12 @@
 
 A host can be the bottleneck of a rank. It then launches no sooner if the GPU becomes faster, so a
 replay with fixed launch delays promises too much. Instead, the time that the host takes is replayed
-as work of its own, a *launch step*, which has to end before the operation starts::
+as separate work: a *launch step*, which has to end before the operation starts::
 
     host    ├── step of F1 ──┤├── step of F2 ──┤
     GPU     ├─ F0 ─┤         ├─ F1 ─┤          ├─ F2 ─┤
 
-It is not recorded what a host does before it launches an operation, but the launch times reveal it.
+What a host does before it launches an operation is not recorded, but the launch times reveal it.
 They are measured relative to four reference times. The host is assumed to follow the one relative
 to which the rank's launches are most regular:
 
@@ -85,7 +85,7 @@ class _Launches:
 
     Attributes:
         row: Row of the operation in the work table.
-        previous: Row of the previous operation of the rank.
+        previous: Row of the rank's previous operation.
         launched_ns: Time at which the operation was launched.
         references_ns: Times that the launch may follow, shape (len(Follows), launches).
         ranks: Groups of launches with the same rank.

@@ -110,7 +110,8 @@ def explain_slow_ranks(
         host_of_rank: Host number of each rank.
 
     Returns:
-        slow_ranks: The slow hosts and replicas in the order of selection, then the slow ranks.
+        slow_ranks: The slow hosts and replicas in the order in which they were selected, followed
+            by the slow ranks.
         cell_ns: Time of each cell in ns, divided by the factors of the slow hosts and replicas.
     """
     cell_ns = effects.cell_ns.copy()

@@ -282,8 +282,8 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     - The message itself shows the transfer time.
     - Its receive was late and took more than ``CLOCK_NS``.
 
-    All other transfers take the median time of their link, but end no later than the data was
-    received.
+    All other transfers take the median time of their link, but end no later than the time at which
+    the data was received.
 
     Args:
         run: The replayed run.

@@ -63,7 +63,7 @@ class ExplainedRows:
         Args:
             get_row: Function that maps old operation rows to new rows, and -1 to -1.
             operations: The table that contains the new rows.
-            first_rank: Number that is added to rank indices.
+            first_rank: Number to add to rank indices.
         """
         tables = {name: renumber(table, get_row, first_rank) for name, table in vars(self).items()}
         rows = ExplainedRows(**tables)
@@ -76,7 +76,7 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
     Args:
         table: One of the tables of :class:`ExplainedRows`.
         get_row: Function that maps old operation rows to new rows, and -1 to -1.
-        first_rank: Number that is added to rank indices.
+        first_rank: Number to add to rank indices.
     """
     columns = {
         name: get_row(column) for name, column in vars(table).items() if name in _ROW_COLUMNS

@@ -69,9 +69,9 @@ class Scenarios:
 
     @cached_property
     def early_ns(self) -> Ints:
-        """Delay in ns of compute operations that start before their last predecessor ends, else 0.
+        """Delays in ns of compute operations that start before their last predecessor ends.
 
-        These delays are negative; see :func:`.keep_early_starts`.
+        These delays are negative. The delay of all other rows is 0; see :func:`.keep_early_starts`.
         """
         return keep_early_starts(self.work, self.delays_ns)
 

@@ -68,7 +68,7 @@ def _find_earliest_starts(
     - Otherwise, the time is earlier by twice the usual lead plus ``CLOCK_NS``.
 
     The lead of an iteration is the time from the start of its first collective to its first compute
-    operation. A lead is never negative, and it is 0 without collectives. The usual lead is the
+    operation. A lead is never negative. It is 0 if there are no collectives. The usual lead is the
     lower median over the iterations that have a compute operation, or 0 if there is only one.
 
     Args:

@@ -123,7 +123,7 @@ class Precedence:
                         self.message[events[transfer]] = transfer.message
 
     def _get_transfer_ns(self, message: Message) -> int:
-        """Return the transfer time of a message, or 0 without a workload."""
+        """Return the transfer time of a message, or 0 if there is no workload."""
         if self._workload is None:
             return 0
         is_activation = message.phase is Phase.F
@@ -153,7 +153,7 @@ class Precedence:
         for step in line:
             for operation in step.operations:
                 end = self.operation[operation]
-                # The first operation on a device follows an event that stands for the start of the
+                # The first operation on a device follows an event that represents the start of the
                 # device.
                 for event in last + self._find_inputs(operation) or [self._add_event(device, "")]:
                     self._add_edge(end, event)

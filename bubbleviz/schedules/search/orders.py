@@ -343,7 +343,7 @@ def _generate_random(seed: int) -> Iterator[int]:
 _BUDGET = 4_000_000
 #: An eighth of the maximum number of operations in one kind of trial. Most trials fail early.
 _TRIAL_BUDGET = 50_000
-#: Minimum number of operations to count for one trial.
+#: Minimum number of operations that are counted for a trial.
 _MIN_TRIAL_COST = 200
 #: Maximum number of moves from one start: in total, and per operation of the problem.
 _MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
