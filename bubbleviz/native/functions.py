@@ -1,7 +1,7 @@
 """The native functions, with numpy columns and named arguments.
 
-Each function is the native counterpart of a Python function in another module. It returns None if
-the library is missing or disabled, or if the arguments are not supported. In these cases, the
+Each function is the native counterpart of a Python function in another module. The result is None
+if the library is missing or disabled, or if the arguments are not supported. In these cases, the
 Python function runs instead. :func:`accelerated_by` makes this choice, so callers need not know
 which of the two functions runs.
 
@@ -44,8 +44,8 @@ def accelerated_by(
     The decorated function runs only if the native function returns None.
 
     Args:
-        compiled: Native function with the same parameters and the same result as the decorated
-            function. It may also return None.
+        compiled: Native function that has the same parameters and the same result as the decorated
+            function, but may also return None.
     """
 
     def decorate(plain: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -255,7 +255,7 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
 
     Args:
         word: Sort keys, one per row. Must not be empty.
-        order: Row indices to sort. They are sorted in place.
+        order: Row indices to sort. The array is sorted in place.
 
     Returns:
         ``order``, or None if memory runs out.
@@ -274,8 +274,9 @@ def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column
     Args:
         group: Group of each row.
         column: Column to sort.
-        next_place: Scratch memory, one number per group. It must be filled with -1 before the first
-            column, and passed on unchanged for further columns with the same groups.
+        next_place: Scratch memory, one number per group. The memory must be filled with -1 before
+            the first column. For further columns with the same groups, pass the memory on
+            unchanged.
     """
     native = get_library()
     if native is None or group.dtype != np.int16 or column.itemsize not in (2, 4, 8):
@@ -396,8 +397,8 @@ class MeasuredWork(NamedTuple):
         n_kernels: Number of compute kernels in each operation.
         first_row: Row of the kernel or copy that starts each operation's span, or -1 if there is no
             span.
-        length_ns: Time during which compute kernels ran. It contains one value per operation,
-            followed by one per group. Overlaps are counted once.
+        length_ns: Time during which compute kernels ran, one value per operation, followed by one
+            value per group. Overlaps are counted once.
         is_loose: Mask of the rows that are compute kernels outside of compute operations.
         spent_ns: Total duration of each kind of work, shape (ranks, 5). The columns are copies,
             communication inside ranges, communication outside ranges, compute inside compute
@@ -433,7 +434,7 @@ def measure_work(
         n_rows: Number of rows in these columns.
         order: Row indices sorted by start, or None if the rows are already sorted.
         communicates: Mask of the communication operations.
-        group: Group of each operation, or -1 if it belongs to none.
+        group: Group of each operation, or -1 if the operation does not belong to a group.
         n_groups: Number of groups.
         n_ranks: Number of ranks.
 
@@ -538,9 +539,10 @@ def decode_integers(
     Args:
         file: File description, see :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: Description of each column, shape (columns, 4). The four values are the column's
-            index in the table, how NULL is read, the value that replaces NULL, and whether the
-            column is an alias of the row number. See ``struct column`` in ``sqlite_pages.c``.
+        columns: Description of each column, shape (columns, 4). The first value is the column's
+            index in the table. The others are how NULL is read, the value that replaces NULL, and
+            whether the column is an alias of the row number. See ``struct column`` in
+            ``sqlite_pages.c``.
         max_rows: Maximum number of rows. The function gives up on larger tables.
 
     Returns:

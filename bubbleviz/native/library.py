@@ -33,7 +33,7 @@ Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
 
 @dataclass(frozen=True)
 class Library:
-    """The functions of the loaded library. They release the GIL while running and keep no state."""
+    """The functions of the loaded library, which release the GIL and do not keep any state."""
 
     functions: ctypes.CDLL
 

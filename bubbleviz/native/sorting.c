@@ -125,7 +125,7 @@ EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *
 /* --- numbers -------------------------------------------------------------------------------- */
 
 enum { NO_ROOM = -1 };
-/* Upper bounds on the number of distinct values in a column, and on the number of distinct codes. */
+/* Upper bounds on the number of distinct values in a column and of distinct codes. */
 #define MOST_VALUES ((uint64_t)1 << 31)
 #define MOST_CODES ((uint64_t)1 << 62)
 

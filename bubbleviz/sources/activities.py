@@ -228,8 +228,8 @@ class ActivitiesBuilder:
         """Return the process and the device number of each device, shape (devices, 2).
 
         Args:
-            processes: Processes that made calls. If there is exactly one process, it replaces
-                unknown processes (-1).
+            processes: Processes that made calls. If there is exactly one process, this process
+                replaces unknown processes (-1).
         """
         process = self._places.values >> _DEVICE_BITS
         if len(processes) == 1:

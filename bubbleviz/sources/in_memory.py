@@ -156,7 +156,7 @@ class DecodedFile:
     The class implements :class:`~bubbleviz.sources.readers.OpenFile`.
 
     Args:
-        load: Function that decodes the file. It is called at most once.
+        load: Function that decodes the file. The function is called at most once.
     """
 
     def __init__(self, load: Callable[[], Decoded]) -> None:
@@ -312,7 +312,7 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
 
     Args:
         pid: Process id of each row, with at most 24 bits.
-        tid: Thread id of each row, as the format stores it.
+        tid: Thread id of each row, as stored in the file.
     """
     threads = group_rows(pid, tid)
     processes, number = pid[threads.first], tid[threads.first]

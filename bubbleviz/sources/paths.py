@@ -215,7 +215,7 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
     :func:`_is_profile` returns True. Reports of nsys are selected as well. If several files contain
     the same run, only one file is selected:
 
-    - the format with more data instead of the other format;
+    - the format that contains more data instead of the other format;
     - a file instead of its gzipped copy;
     - an SQLite export instead of a directory of tables;
     - any export instead of the nsys report that was exported.

@@ -82,10 +82,10 @@ class OpenFile(Protocol):
 
         Args:
             globs: GLOB patterns. Ranges whose names do not match any pattern are left out.
-            partial: Whether to accept an incomplete file. It may lack calls or ranges, or contain
-                copies but no kernels. Missing tables are then empty and are not reported as
-                limitations, with one exception: If the profile's ``launches_known`` is False, a
-                limitation reports that launches or GPU work were not recorded.
+            partial: Whether to accept an incomplete file, that is, a file that lacks calls or
+                ranges, or contains copies but no kernels. In that case, missing tables are empty
+                and are not reported as limitations. As an exception, a limitation reports that
+                launches or GPU work were not recorded if the profile's ``launches_known`` is False.
 
         Raises:
             NothingToAnalyzeError: No device work was recorded. Also raised if ``partial`` is False
@@ -526,8 +526,8 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 def describe_empty_file(path: str) -> str:
     """Explain why a file is empty or contains only white space, and give advice.
 
-    The text is part of a message. It depends on whether the file is a special file, gzipped, a
-    recording, or another kind of file.
+    The text is part of a message. The text depends on whether the file is a special file, gzipped,
+    a recording, or another kind of file.
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):

@@ -30,8 +30,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
     A recording without device work still contributes its host threads and limitations. The result
-    has a ``no_work_reason`` only if every recording has one. In this case, the first recording's
-    reason is used. ``no_links_reason`` is determined in the same way.
+    has a ``no_work_reason`` only if every recording has such a reason. In this case, the first
+    recording's reason is used. ``no_links_reason`` is determined in the same way.
 
     Args:
         parts: At least two recordings, decoded from one file. Two recordings must not have a
@@ -157,8 +157,8 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
 def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Collectives | None:
     """Join the collectives of recordings, or return None if no recording has collectives.
 
-    The column ``kernel`` then refers to rows of the joined activities. The numbers in the column
-    ``operation`` are shifted, so that no two recordings share a number.
+    In the result, the column ``kernel`` contains rows of the joined activities. The numbers in the
+    column ``operation`` are shifted, so that no two recordings share a number.
 
     Args:
         profiles: The recordings.

@@ -193,8 +193,8 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
     If all times are plain decimal numbers, integer arithmetic is used. Otherwise, all times are
-    parsed as decimals if the absolute value of any time is at least ``_INEXACT_US``, and as doubles
-    if not.
+    parsed as doubles, unless the absolute value of any time is at least ``_INEXACT_US``. In that
+    case, all times are parsed as decimals.
 
     Args:
         times_us: JSON texts. Each text is a number, a string that contains a number, or null.
@@ -355,8 +355,9 @@ class _OneByOneDecoder:
         """Decode the events in a piece, and append them to ``events``.
 
         Returns:
-            offset: Offset in the piece at which decoding stopped: at the end of the list, at an
-                event that seems to be truncated, after the last event, or after a broken event.
+            offset: Offset in the piece at which decoding stopped. Decoding stops at the end of the
+                list, at an event that seems to be truncated, after the last event, or after a
+                broken event.
             is_done: False if decoding stopped after a broken event in a piece of more than
                 ``_PIECE_CHARACTERS`` characters. The caller then passes the rest in small pieces.
 
@@ -713,9 +714,9 @@ class TraceFile(Generic[ArgsT]):
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
         """Decode the first events in the buffer at once, and remove them from the buffer.
 
-        The first attempt is to decode all events before the last ``}, {`` in the buffer. If this
-        fails, because the text is damaged or contains the end of the list, half as many bytes are
-        tried, and so on, down to ``_MIN_BLOCK`` bytes.
+        The first attempt is to decode all events before the last ``}, {`` in the buffer. This
+        attempt fails if the text is damaged or contains the end of the list. In that case, the
+        number of bytes is halved repeatedly, down to ``_MIN_BLOCK`` bytes.
 
         Returns:
             The events, or None if they must be decoded one by one.

@@ -5,7 +5,7 @@ description and share its ``External id`` (torch/csrc/distributed/c10d/ParamComm
 torch/csrc/profiler/util.cpp ``saveNcclMeta``, libkineto/src/output_json.cpp). If a kernel lacks an
 argument, the argument of its operator is used. Older versions do not write arguments with kernels,
 and no version writes the root with kernels. A batch of sends and receives (``batch_isend_irecv``)
-launches a single kernel at its end, which belongs to no operator::
+launches a single kernel at its end. This kernel does not belong to an operator::
 
     operators   send  recv
     calls                   cudaLaunchKernelExC
@@ -228,7 +228,7 @@ def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[st
     Args:
         args: The kernel's arguments.
         operator: Arguments of the operator that launched the kernel.
-        names: Numbering of names and data types. A new data type is added to it.
+        names: Numbering of names and data types. A new data type is added to the numbering.
     """
     datatype = kineto.to_text(get_argument(args, operator, "datatype"))
     return names.number(datatype) if datatype else NONE

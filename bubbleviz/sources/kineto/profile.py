@@ -610,8 +610,8 @@ def _describe_lost_work(
 ) -> str:
     """Explain why a trace contains no GPU work. Return "" if no GPU work seems to be missing.
 
-    GPU work seems to be missing if calls launched GPU work (``launches_without_work`` is not 0), or
-    if the file lists device properties and its end is missing.
+    GPU work seems to be missing if ``launches_without_work`` is not 0. GPU work also seems to be
+    missing if the file lists device properties and its end is missing.
 
     Args:
         launches_without_work: Number of launching calls whose kernel or copy was not recorded.

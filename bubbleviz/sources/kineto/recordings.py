@@ -74,7 +74,7 @@ class Recordings:
     by_device: Mapping[tuple[int, int], int]
 
     def find(self, thread: int, device: int) -> int:
-        """Return a device's recording number, or its thread's number if the device did no work."""
+        """Return a device's recording number, or its thread's number if the device was idle."""
         return self.by_device.get((thread, device), int(self.by_thread[thread]))
 
     def number_work(self, thread: Ints, device: Ints) -> Ints:
@@ -97,8 +97,9 @@ def find_recordings(
         calls: CUDA or HIP API calls.
 
     Returns:
-        The recordings, or None if the trace need not be separated. This is the case if it contains
-        one recording, or if correlation ids are sufficient to link kernels to processes.
+        The recordings, or None if the trace need not be separated. A trace need not be separated if
+        it contains one recording, or if correlation ids are sufficient to link kernels to
+        processes.
 
     Raises:
         ProfileError: The trace contains several recordings that cannot be separated.
@@ -205,7 +206,7 @@ class _Finder:
         The process ids of devices do not always identify recordings, so there are two exceptions:
 
         - If a single process launched work and no device has its label, the labels denote devices
-          instead of recordings. The result is then empty.
+          instead of recordings. In that case, the result is empty.
         - If fewer than two processes launched work and the absolute values of all offsets are below
           ``MAX_DEVICES``, the process ids are device numbers. All offsets then become 0.
 
@@ -319,9 +320,9 @@ class _Finder:
         """Count the kernels in each recording that each process cannot have launched.
 
         A process can have launched a kernel only if it made a launch with the kernel's correlation
-        id, and if the earliest such launch starts at most ``_CLOCK_NS`` after the kernel starts.
-        About ``_MAX_SAMPLE`` kernels and copies per recording are examined. Kernels whose launch
-        was not recorded are ignored.
+        id. In addition, the earliest launch with this id must start at most ``_CLOCK_NS`` after the
+        kernel starts. About ``_MAX_SAMPLE`` kernels and copies per recording are examined. Kernels
+        whose launch was not recorded are ignored.
 
         Args:
             keys: The recordings' keys.

@@ -65,7 +65,7 @@ class EventArgs(msgspec.Struct, gc=False):
     proxy_operation: int | None = msgspec.field(default=None, name="proxyOpIndex")
 
 
-#: Arguments of an event that has none.
+#: Arguments of an event without arguments.
 NO_ARGS = EventArgs()
 
 
@@ -81,7 +81,8 @@ class EventObject(
         id: Number shared by the start and the end of an event. The scope in which it is unique
             depends on the format.
         pid: Process id, or the channel in files from the proxy profiler.
-        ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
+        ts: Time in microseconds since the profiler started. 0 or None means that the time is
+            unknown.
         args: The event's arguments.
         bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
         part_of: Collective that a transfer belongs to. Written only by a fork of NCCL.

@@ -190,7 +190,7 @@ class EventFile:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether so many events are missing that sums over events would be too small.
+        """Whether too many events are missing for sums over events to be reliable.
 
         A file is damaged if its gzip data is damaged, or if more than two objects, and at least
         ``DAMAGED_SHARE`` of all objects, are unreadable. Two are allowed because a killed job
@@ -218,8 +218,7 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     are not checked for wrong starts.
 
     An end is wrong if the start is wrong. An end is also wrong if the kernel seems to last longer
-    than the whole recording, that is, the span of all host times in the file plus
-    ``_MAX_DEVIATION_NS``.
+    than the span of all host times in the file plus ``_MAX_DEVIATION_NS``.
 
     Args:
         events: Operations in a file.
@@ -261,7 +260,7 @@ _NONE = dict.fromkeys(_NUMBERS, NONE) | dict.fromkeys(_TIMES, UNKNOWN)
 
 
 def parse_time(microseconds: float | None) -> int:
-    """Convert a host time in us to ns. None, 0 and impossible times become ``UNKNOWN``."""
+    """Convert a host time in us to ns. None, 0 and invalid times become ``UNKNOWN``."""
     if microseconds is None or not 0 < microseconds < MAX_DURATION_NS / 1000:
         return UNKNOWN
     return round(microseconds * 1000)
@@ -273,7 +272,7 @@ def parse_number(value: int | None) -> int:
 
 
 def parse_gpu_time(value: int | None) -> int:
-    """Return a time on a GPU's clock unchanged, or ``UNKNOWN`` for None, 0 and impossible times."""
+    """Return a time on a GPU's clock unchanged, or ``UNKNOWN`` for None, 0 and invalid times."""
     return value if value is not None and 0 < value <= _MAX_CLOCK_NS else UNKNOWN
 
 

@@ -258,14 +258,14 @@ def _add_operation(
     - The count is the number of elements in the input, or in the output for operations in
       ``_COUNTS_OUTPUT``. For AlltoAll, the count is divided by the group size.
     - The kernel end is the time at which the recorder noticed that the operation had completed.
-    - The kernel start is the kernel end minus the duration. It is unknown if the duration is
-      unknown.
+    - The kernel start is the kernel end minus the duration. If the duration is unknown, the kernel
+      start is unknown as well.
 
     Args:
         builder: Builder that receives the operation.
         entry: Entry of the operation.
-        timed_entry: Entry that contains the operation's progress and times. This is the last
-            ``coalesced`` entry in the batch, or ``entry`` itself.
+        timed_entry: Entry that contains the operation's progress and times: the last ``coalesced``
+            entry in the batch, or ``entry`` itself.
         group: Process group of the operation. If the group does not contain ``rank``, the rank in
             the run is used as the rank in the group.
         rank: The process's rank in the run.

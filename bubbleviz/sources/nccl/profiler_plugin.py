@@ -104,7 +104,7 @@ class _Process:
         end is ignored. The end of any other event is matched to its start by category, name and id.
         If the start is missing, the end is only counted.
 
-        - The end of an operation sets its host end and closes it.
+        - The end of an operation sets the operation's host end and closes the operation.
         - At the end of a call for which no operation was recorded, the call itself becomes a row.
         - Network events and proxy thread events are added to the current operation.
         """

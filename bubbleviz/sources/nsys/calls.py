@@ -82,8 +82,8 @@ class ExportedCalls:
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
         """Convert one part of the result of ``calls/all.sql`` to calls.
 
-        If the part has fewer rows than ``numbers`` covers, the row numbers have gaps. They are then
-        read from the export.
+        If the part has fewer rows than ``numbers`` covers, the row numbers have gaps. In that case,
+        the row numbers are read from the export.
 
         Args:
             numbers: Range of row numbers that the part covers.
@@ -168,7 +168,7 @@ class ExportedCalls:
         """Return the row numbers of calls whose name has one of the prefixes, in ascending order.
 
         Only names in ``call_names`` are considered. Calls without a correlation id are left out,
-        because they launch no work.
+        because they do not launch work.
         """
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         # An export may list names that no call uses. Searching for them would read all calls.
@@ -181,7 +181,7 @@ class ExportedCalls:
     def find_containing(self, letters: str) -> Ints:
         """Return the row numbers of calls whose name contains a text, in ascending order.
 
-        Calls without a correlation id are left out, because they launch no work.
+        Calls without a correlation id are left out, because they do not launch work.
         """
         names = self.export.find_strings((f"*{letters}*",))
         row, _, correlation_id = find_calls(self.export, names, ("",))

@@ -525,7 +525,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
 
 
 def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
-    """Raise an error if two columns have the same name. SQL would read only the first one.
+    """Raise an error if two columns have the same name, because SQL would read only one of them.
 
     Raises:
         ProfileError: Two columns have the same name, ignoring case.

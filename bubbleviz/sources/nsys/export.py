@@ -152,7 +152,7 @@ def combine_named(values: Ints, texts: Iterable[object]) -> Named:
 
 
 class Export(ABC):
-    """An open nsys export. Several threads may query it at the same time.
+    """An open nsys export. Several threads may query the export at the same time.
 
     A thread pool reads the parts of large tables in parallel, since compiled code and SQLite
     release the global interpreter lock. The order of the results does not depend on the number of
@@ -220,7 +220,7 @@ class Export(ABC):
         Args:
             name: Name of the query: ``ranges/named``, ``ranges/lasting``, ``ranges/sample``,
                 ``calls/system`` or ``strings/matching``. The rows of ``ranges/sample`` may include
-                rows that match no GLOB.
+                rows that do not match any GLOB.
             selection: Criteria that select the rows.
             stretches: First and last row number of each part to read, both inclusive.
 
@@ -298,10 +298,11 @@ class Export(ABC):
         return QUERIES.has(name, self.schema, self.views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query reads in current exports but not in this one.
+        """Return the missing tables and columns of a query.
 
-        They are missing from this export. The query may still be able to run with another variant
-        of a view.
+        These are the tables and columns that the query reads in current exports but that this
+        export lacks. If a view has another variant that fits this export, the query may still be
+        able to run.
         """
         return find_missing(QUERIES.find_tables_read(name), self.schema)
 
@@ -397,7 +398,7 @@ class Export(ABC):
         """Start to read the first parts of a query in the background.
 
         A later call to :meth:`stream` or :meth:`stream_converted` with the same arguments uses
-        them.
+        these parts.
         """
         if self.has(name) and (name, make) not in self._begun:
             parts = self._make_parts(name, make)

@@ -132,7 +132,7 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     export is removed on exit, unless ``keep`` is true.
 
     Args:
-        path: Path to any profile. If it is not a report, the path itself is yielded.
+        path: Path to any profile. If the profile is not a report, the path itself is yielded.
         keep: Whether to keep the export next to the report, with the suffix ``.sqlite``.
 
     Raises:

@@ -190,7 +190,7 @@ def _read_memsets(export: Export) -> Ints:
 def _add_all_kernels(
     export: Export, builder: ActivitiesBuilder, max_kernels: int, *, has_streams: bool
 ) -> None:
-    """Add all kernels in an export to a builder, and check that no kernel was lost.
+    """Add all kernels in an export to a builder, and check that all of them could be read.
 
     If fewer kernels were read than there are row numbers, either the row numbers have gaps or some
     rows are unreadable. Counting the table's rows reveals which is the case.
@@ -290,8 +290,8 @@ def _iter_lost_work(
     There is at most one limitation per kind of work:
 
     - The table lacks columns.
-    - Calls launched this kind of work, but the table is missing or empty. This is not checked for
-      graphs.
+    - Calls launched this kind of work, but the table is missing or empty. Graphs are exempt from
+      this check.
 
     Args:
         export: The open export.

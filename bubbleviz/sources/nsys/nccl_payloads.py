@@ -3,8 +3,9 @@
 A payload gives the communicator, message size, peer, root and rank of an operation. For each
 function, NCCL registers a payload layout that names the fields
 (``src/include/nvtx_payload_schemas.h``). nsys exports the layouts and the payloads. Each payload is
-preceded by a 32-byte header that contains four little-endian 64-bit integers: the domain, the
-layout id, the size, and the offset of the payload (or the size of header and payload together).
+preceded by a 32-byte header, which contains four little-endian 64-bit integers. The first three
+integers are the domain, the layout id and the size. The last integer is the offset of the payload,
+or the size of header and payload together.
 """
 
 from __future__ import annotations

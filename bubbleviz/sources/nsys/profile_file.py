@@ -262,8 +262,8 @@ class NsysFile:
 
         Args:
             globs: SQLite GLOBs. Ranges whose names do not match any GLOB are left out.
-            partial: Whether to accept an incomplete export. It may lack calls or ranges, or contain
-                copies but no kernels.
+            partial: Whether to accept an incomplete export, that is, an export that lacks calls or
+                ranges, or contains copies but no kernels.
 
         Raises:
             ProfileError: The export cannot be read.
@@ -330,8 +330,8 @@ class NsysFile:
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
         """Return the ranges from an earlier inspection that used all of the given GLOBs, or None.
 
-        The first such inspection is chosen. If a range was open at the end of the capture, the
-        inspection is not reused, because the end time of the range depends on other tables.
+        The first such inspection is chosen. An inspection is not reused if a range was open at the
+        end of the capture, because the range's end time depends on other tables.
         """
         for inspected in self._inspected:
             names, ranges, _ = inspected

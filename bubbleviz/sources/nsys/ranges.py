@@ -103,8 +103,8 @@ def _number_names(
     The name of a row is its text. If the row has no text, its name is its registered string.
 
     Args:
-        blocks: Blocks of rows. A block is a tuple of three columns: the registered string id of
-            each row, the index of its text (-1 if it has no text), and the texts.
+        blocks: Blocks of rows. A block is a tuple of three columns: each row's registered string
+            id, the index of each row's text (-1 if the row has no text), and the texts.
         strings: Function that takes ids and returns the corresponding registered strings, keyed by
             id.
 
@@ -283,10 +283,11 @@ class LongRanges:
     def _read_blocks(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Iterable[Named]:
-        """Yield the rows that :meth:`lasting` needs, in blocks. Both take the same arguments.
+        """Yield blocks of the rows that :meth:`lasting` needs.
 
-        The blocks may include rows that do not overlap any interval. There are no blocks if all
-        intervals are empty, or if the export lacks tables or columns.
+        The arguments are the same as for :meth:`lasting`. The blocks may include rows that do not
+        overlap any interval. There are no blocks if all intervals are empty, or if the export lacks
+        tables or columns.
         """
         name = "calls/system" if self.of_system else "ranges/lasting"
         if not (since_ns < until_ns).any() or not self.export.has(name):

@@ -419,8 +419,8 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
 
     Raises:
         ProfileError: The file is damaged, is not an SQLite database, or is still being written.
-            Also raised if a table in the export is a view or a virtual table, which could return
-            endless rows, or if a column hides a table's row numbers.
+            Also raised if a column hides a table's row numbers, or if a table is a view or a
+            virtual table, which could return endless rows.
     """
     with sqlite.open_database(path, QUERIES) as database:
         stored = sqlite.read_stored_columns(database, QUERIES.columns_read)

@@ -66,9 +66,10 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
     """Return the GPUs with their CUDA device numbers.
 
     If the export lists the CUDA devices of each process (``TARGET_INFO_CUDA_DEVICE``), the result
-    has one entry per process and device, with the device number that the process uses.
+    has one entry per process and device. Each entry contains the device number that the process
+    uses.
 
-    Otherwise the result has one entry per GPU. A GPU's device number is its number in the CUDA
+    Otherwise, the result has one entry per GPU. A GPU's device number is its number in the CUDA
     driver (``cuDevice``), which may differ from ``id``. If no GPU has a ``cuDevice``, as in reports
     from 2020 that a newer nsys exported, ``id`` is used.
     """

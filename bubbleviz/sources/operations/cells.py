@@ -204,8 +204,8 @@ class Cells:
             has_span: Mask of the operations that have both a start and an end.
 
         Raises:
-            ProfileError: A row has a start without an end or an end without a start, a time is NaN
-                or too large, or an operation ends before it starts.
+            ProfileError: A row has only a start or only an end, a time is NaN or too large, or an
+                operation ends before it starts.
         """
         # Tables that lack a start or end column are rejected when they are read.
         start_name = find_start_column(self.numbers) or ""

@@ -98,8 +98,9 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
         watch: Progress callback.
 
     Raises:
-        ProfileError: The file is not text in UTF-8, UTF-16 or UTF-32, a required column is missing,
-            a row has too many or too few cells, or a numeric column contains other text.
+        ProfileError: The file is not text in UTF-8, UTF-16 or UTF-32, or a required column is
+            missing. Also raised if a row has too many or too few cells, or if a numeric column
+            contains other text.
     """
     file = UnpackedFile(path, watch, _PIECE_BYTES)
     with _enable_long_cells():

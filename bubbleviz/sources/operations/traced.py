@@ -213,7 +213,7 @@ def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
 def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     """Raise an error if the same operations ran on several threads of a rank.
 
-    This happens if a trace contains several runs.
+    The same operations run on several threads if a trace contains several runs.
 
     Args:
         path: Path to the trace, for the message.

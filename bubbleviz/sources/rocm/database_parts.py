@@ -275,7 +275,7 @@ class Part:
     def query_columns(self, name: str, *, table: str = "") -> Ints:
         """Run a query, and return its columns as int64 values, shape (columns, rows).
 
-        If possible, the columns are read directly from the file's pages. Otherwise, SQLite runs the
+        The columns are read directly from the file's pages if possible. Otherwise, SQLite runs the
         query.
 
         Args:

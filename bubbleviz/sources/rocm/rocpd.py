@@ -203,8 +203,8 @@ def number_threads(process: Ints, tid: Ints) -> Ints:
 def narrow_ids(column: Ints) -> Ints:
     """Convert correlation ids to values that fit in 32 bits.
 
-    If all ids are below ``_MAX_CORRELATION_ID``, they are returned unchanged. Otherwise all ids are
-    renumbered from 1 in ascending order, so that equal ids stay equal.
+    If all ids are below ``_MAX_CORRELATION_ID``, they are returned unchanged. Otherwise, all ids
+    are renumbered from 1 in ascending order. Equal ids stay equal.
 
     Args:
         column: Correlation ids. Values of 0 or less mean that there is no id.
@@ -883,7 +883,7 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     - If the copy's queue is known (greater than 0), the kernels with the same stream and queue
       determine the number.
     - If only the copy's stream is known, the kernels with the same stream determine the number. If
-      they ran on several queues, the number is unknown.
+      these kernels ran on several queues, the number is unknown.
 
     Args:
         kernels: Stream and queue of each kernel, shape (2, kernels).

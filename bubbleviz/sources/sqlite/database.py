@@ -470,7 +470,7 @@ def check_finished(path: str, maker: Queries) -> None:
     writing it.
 
     Raises:
-        ProfileError: A program is writing the file, or was killed while writing it.
+        ProfileError: A program is writing the file, or was killed while writing the file.
     """
     for sidecar in find_sidecar_files(path):
         is_unfinished = sidecar.name.endswith(LOG) and sidecar.stat().st_size

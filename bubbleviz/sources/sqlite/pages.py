@@ -109,8 +109,8 @@ class PageTable:
         extents: For each leaf page, the maximum duration and the earliest start of its rows, shape
             (leaves, 2). The duration is -1 if the page's times have not been read yet.
         integers: Integer columns that the query returns, shape (columns, 4). The second axis
-            contains the index of the column in the table, how NULL is treated (such as MISSING),
-            the missing value, and whether the column is an alias of the row number.
+            contains the column's index in the table, how NULL is treated (such as MISSING), the
+            missing value, and whether the column is an alias of the row number.
         places: Column indices in the table, keyed by column name.
     """
 
@@ -181,8 +181,8 @@ class PageTable:
         The result is None if a page is not plain.
         """
         start, end = self._find_leaves(first, last)
-        # A row needs two bytes for its offset in the page, and at least one byte each for the row
-        # length, the row number, the header length and each column type.
+        # A row needs two bytes for its offset in the page, and at least one byte for each of the
+        # following: the row length, the row number, the header length and each column type.
         min_row_bytes = 6 + int(self.integers[:, 0].max(initial=0))
         max_rows = (end - start) * self.pages.file.page_bytes // min_row_bytes
         leaves = self.leaf, self.last_row, start, end, first, last
@@ -381,7 +381,7 @@ def open_pages(path: str) -> Iterator[Pages | str]:
     """Open an SQLite file to decode its pages. The file is closed on exit.
 
     Args:
-        path: Path to the file. No other program may be writing it.
+        path: Path to the file. No other program may be writing to the file.
 
     Yields:
         The open file, or the reason why its pages cannot be decoded.

@@ -106,7 +106,8 @@ class Queries:
         """Return the query or view variant that has this name.
 
         Raises:
-            FileNotFoundError: No file has this name, which is a bug in this package.
+            FileNotFoundError: There is no file with this name, which indicates a bug in this
+                package.
         """
         if name not in self._queries:
             text = (self._root / f"{name}.sql").read_text(encoding="utf-8")

@@ -384,7 +384,7 @@ class PlaneReader:
         """Return the start and end of each event in ns since time 0, rounded down.
 
         Args:
-            timestamp_ns: Timestamp of the line. The offsets of the events are added to it.
+            timestamp_ns: Timestamp of the line, to which the offsets of the events are added.
             event: Values of the events' varint fields, keyed by field number.
         """
         is_utc = timestamp_ns > _UTC_NS

@@ -82,8 +82,8 @@ class Header(msgspec.Struct, frozen=True):
 class OperationColumns(msgspec.Struct):
     """The operations in one iteration as columns, in the order in which the operations ended.
 
-    Times are in ns, relative to the start of the iteration. The optional columns are empty if the
-    line does not contain them.
+    Times are in ns, relative to the start of the iteration. An optional column is empty if the line
+    does not contain the column.
 
     Attributes:
         name: Name id of each operation.
@@ -222,7 +222,8 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
 
     Args:
         line: A line after the header.
-        is_checked: Whether the file's header has a checksum. If so, every line must have one.
+        is_checked: Whether the file's header has a checksum. If so, every line must have a
+            checksum.
 
     Raises:
         ValueError: The line is damaged. The message explains the damage.

@@ -234,7 +234,7 @@ def _make_column(numbers: Iterable[int]) -> Ints:
 def _make_optional_column(
     tables: list[OperationColumns], column: Callable[[OperationColumns], Sequence[int]]
 ) -> Ints:
-    """Concatenate an optional column from several tables. Tables that lack it contribute zeros."""
+    """Concatenate an optional column from several tables, with zeros for tables without it."""
     lists: list[Sequence[int]] = [column(table) or [0] * len(table.name) for table in tables]
     return _make_column(chain.from_iterable(lists))
 
@@ -265,8 +265,8 @@ class PartReader:
     """Reads the complete iterations added to a file since it was last read.
 
     Each read opens the file again and ignores its reported size. On a network file system, this is
-    the only way to see another machine's writes. If the file was truncated or replaced, it is read
-    from its beginning.
+    the only way to see another machine's writes. A file that was truncated or replaced is read from
+    the beginning.
 
     Args:
         path: Path to the file, which may still be empty.
@@ -276,12 +276,12 @@ class PartReader:
         path: Path to the file.
         header: Header of the file, or None if the file has no complete header yet.
         n_damaged: Number of damaged lines before the last complete iteration.
-        damage: Description of the first damaged line's damage, or "" if no line is damaged.
+        damage: Description of the damage in the first damaged line, or "" if no line is damaged.
         n_tail_damaged: Number of damaged lines after the last complete iteration. If another
             machine is writing the file, a later read may find them intact.
         tail_bytes: Number of bytes after the last complete iteration.
-        cut_bytes: Number of bytes after the last line end. They belong to a line that is still
-            being written or was never completed.
+        cut_bytes: Number of bytes after the last line end. These bytes belong to a line that is
+            still being written or was never completed.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:

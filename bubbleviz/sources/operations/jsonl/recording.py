@@ -191,8 +191,8 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
     """Find the receives and collectives that run inside a compute operation that waits for them.
 
     A compute operation has one of the phases in ``WORK``. Each receive or collective is compared
-    with the last compute operation that starts before it. It is inside that compute operation
-    unless it ends later::
+    with the last compute operation that starts before it. The receive or collective is inside this
+    compute operation unless it ends later::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -273,7 +273,7 @@ def _extend_first_parts(
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:
-    """Return whether any iteration number does not exceed the previous known number."""
+    """Return whether any iteration number is smaller than or equal to the previous known number."""
     number = session.stretch.iterations.number
     return bool((np.diff(number[number >= 0]) <= 0).any())
 

@@ -67,7 +67,8 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 def select_first_parts(files: Sequence[str]) -> list[str]:
     """Keep one file per recording, and all files that are not valid recordings.
 
-    The file with the smallest part index is kept. Opening it reads all files in the recording.
+    The file with the smallest part index is kept. Opening this file reads all files in the
+    recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -89,8 +90,8 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
       clocks to differ by one second. If every rank was recorded only once, there is no earlier run,
       so the comparison allows a difference of one hour.
 
-    Files with a damaged header are kept, because they may belong to the run. Reading them reports
-    the damage.
+    Files with a damaged header are kept, because they may belong to the run. The damage is reported
+    when these files are read.
 
     Args:
         files: Files in one directory.
@@ -156,7 +157,7 @@ class RecordedSession:
         stretch: The complete iterations, sorted by start time, along with their operations.
         parts: Number of files.
         n_damaged: Number of damaged lines in all files.
-        damage: Description of the first damaged line's damage, or "" if no line is damaged.
+        damage: Description of the damage in the first damaged line, or "" if no line is damaged.
         tail_bytes: Total number of bytes after the last line end in each file.
     """
 
