@@ -89,8 +89,9 @@ class Convention:
         domain: NVTX domain that some tools prepend to names, such as ``TSL``, or "".
         examples: Names that the patterns must match.
         counter_examples: Names that the patterns must not match.
-        communication: User-supplied regexes for more communication kernels.
-        helper_threads: User-supplied regexes for more threads that never launch backward passes.
+        communication: User-supplied regexes for additional communication kernels.
+        helper_threads: User-supplied regexes for additional threads that never launch backward
+            passes.
         explicit: Whether the names were written for bubbleviz. Explicit names take precedence over
             the names of a framework.
     """

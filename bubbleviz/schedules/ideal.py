@@ -93,7 +93,7 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of a schedule by a closed formula, which provides no order, makespan or memory.
+    """The cost of a schedule according to a closed formula, without order, makespan or memory.
 
     Attributes:
         name: Name of the formula.

@@ -220,8 +220,8 @@ def build_workload(
       gaps are caused by the host and by kernel launches.
     - Recomputation is added to the backward that requires it.
     - A transfer takes the median time of its edge and direction. If this time is unknown, the
-      median of the other direction is used. If that is unknown too, ``transfer_ns`` is used, or 0
-      if it is None.
+      median of the other direction is used. If both are unknown, the transfer takes
+      ``transfer_ns``, or 0 if that is None.
     - On a stage with v chunks, each microbatch takes 1/v of a unit of memory in each chunk, from F
       to the end of W.
 

@@ -313,7 +313,7 @@ def _relax_workload(workload: Workload) -> Workload:
 
 
 def _fuse_backwards(order: Order) -> Order:
-    """Return the order with each B that is immediately followed by its W replaced with a BW."""
+    """Return the order in which each B that is immediately followed by its W becomes a BW."""
     fused: list[PlannedOperation] = []
     for op in order:
         if op.phase is Phase.W and fused and fused[-1] == replace(op, phase=Phase.B):

@@ -316,7 +316,7 @@ class IdleMeasurement:
         return sorted(totals, key=lambda total: (-total.time_ns, total.name))
 
     def copies(self) -> tuple[CopyTotal, ...]:
-        """Return copy totals by direction and memory kind over all devices, longest first."""
+        """Return copy totals of all devices by direction and memory kind, longest first."""
         return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:

@@ -64,8 +64,8 @@ def measure_layer_bytes(
     """Return the bytes that each layer allocates in a forward and keeps after the forward.
 
     Bytes are added up over all ranks that run a layer, so only the ratios between the layers of a
-    stage are meaningful. Layers without any memory events get 0. Recorded layers are matched by
-    virtual stage and name. The parts of an embedding or a head are treated as one layer.
+    stage are meaningful. The result is 0 for layers that have no memory events. Recorded layers are
+    matched by virtual stage and name. The parts of an embedding or a head are treated as one layer.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.

@@ -370,7 +370,7 @@ def _find_clock_bases(
 
     Args:
         event_clocks: Clocks used in the event files.
-        table: Operations. The column ``clock`` numbers the clocks of profiles first.
+        table: Operations. In the column ``clock``, the clocks of profiles have the lowest numbers.
         machines: Machine on which each profile was recorded.
         profiles: The profiles.
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.

@@ -35,7 +35,7 @@ def get_family(name: str) -> str:
     """Return the kernel family of an operation.
 
     Send, Recv and operations that consist of sends and receives share the family ``SendRecv``. The
-    family of any other operation is its name, with ``Bcast`` replaced with ``Broadcast``.
+    family of any other operation is its name, except that ``Bcast`` becomes ``Broadcast``.
     """
     name = {"Bcast": "Broadcast"}.get(name, name)
     return "SendRecv" if name in _SEND_RECV_OPERATIONS else name

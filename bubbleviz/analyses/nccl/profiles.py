@@ -88,7 +88,7 @@ def read_profile(
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the file exported from a ``.nsys-rep`` report, next to the
             report.
-        window: Iterations whose start and end on the profile's clock are to be determined, or None.
+        window: Iterations for which to determine the start and end on the profile's clock, or None.
 
     Raises:
         ProfileError: The profile cannot be read.

@@ -1,9 +1,9 @@
 """Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
 A chunk is the work of one step. Every chunk passes through all stages in turn. F6 and F7 below are
-forwards of two chunks. The first stage waits for a token: the next step of a request can start once
-the last stage has finished the previous step. Then the host schedules and launches the step. If the
-pipeline stays empty for longer than the last chunk took from the first to the last stage, no
+forwards of two chunks. The first stage waits for a token: the next step of a request can start only
+after the last stage has finished the previous step. Then the host schedules and launches the step.
+If the pipeline stays empty for longer than the last chunk took from the first to the last stage, no
 request was pending::
 
     last stage   ── F6 ──┤                             ┌────────── F7

@@ -773,8 +773,8 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     """Return the median transfer time of each row's link, relative to the median of other links.
 
     Here a link is a combination of source stage, destination stage and replica. Only receives that
-    started before their send show how long data moved. If any link became slow during the run, only
-    iterations before the first change are used.
+    started before their send show how long the transfer took. If any link became slow during the
+    run, only iterations before the first change are used.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.

@@ -1206,8 +1206,8 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
 
     The operation could start as soon as both of the following had happened:
 
-    - Its last input from the same iteration was produced. If it has no inputs, the first rank began
-      the iteration.
+    - Its last input from the same iteration had been produced. If it has no inputs, the first rank
+      had begun the iteration.
     - Its rank had ended the previous iteration.
 
     Args:

@@ -109,7 +109,7 @@ def _has_delayed_weights(order: Ints) -> bool:
 
 
 def _is_v_shaped(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device runs both F of the first microbatch back to back.
+    """Return whether the last device runs both Fs of the first microbatch back to back.
 
     The F of chunk 0 must come first. This shows that the two chunks form a V.
 

@@ -247,7 +247,7 @@ def _find_nearest(
 
     - Its distance is at most :data:`.MAX_DISTANCE`.
     - At most one operation differs.
-    - The orders of most ranks are as planned (:func:`_differ_on_few`).
+    - Most ranks ran their operations in the planned order (:func:`_differ_on_few`).
 
     Only the nearest plan of each interpretation is considered. If no plan is accepted, the verdict
     has no name. If several schedules have the same smallest distance, the first of

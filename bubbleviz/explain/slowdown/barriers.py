@@ -30,7 +30,7 @@ from bubbleviz.model.phases import BACKWARD, Phase
 
 #: Minimum spread of the starts of the last backwards, as a multiple of the spread of their ends.
 _MIN_SPREAD_RATIO = 4.0
-#: Maximum standard deviation of the logarithm of the work of last backwards over iterations.
+#: Maximum standard deviation, over iterations, of the logarithm of the work in last backwards.
 _MAX_VARIATION = 0.2
 #: Minimum fraction of the iterations in which ranks wait for each other.
 _MIN_WAITING_ITERATIONS = 0.5

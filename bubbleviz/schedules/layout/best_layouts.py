@@ -124,7 +124,7 @@ class ScheduleLayout:
 
     @property
     def proven(self) -> bool:
-        """Whether no better layout provably exists for this schedule."""
+        """Whether the layout is proved to be the best one for this schedule."""
         return self.exact and self.best is not None and self.best.proven
 
 

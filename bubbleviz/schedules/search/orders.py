@@ -355,7 +355,7 @@ _FEWER_FRACTION, _STARTS_FRACTION = 0.4, 0.1
 
 
 class _Round(NamedTuple):
-    """A round of improvement.
+    """One round of improving orders.
 
     Attributes:
         n_starts: Maximum number of orders to improve.
