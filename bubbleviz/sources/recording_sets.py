@@ -79,7 +79,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 
 
 def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return the limitation that all recordings are assumed to share one clock."""
+    """Return a limitation that states that all recordings are assumed to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""

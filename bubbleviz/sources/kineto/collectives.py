@@ -364,7 +364,7 @@ def _describe_kernels(
 def _find_described_kernels(
     work: EventRows, collector: EventCollector, operators: Collection[int]
 ) -> Ints:
-    """Return the rows of the kernels that may be described as a collective, in ascending order.
+    """Return the rows of the kernels that may have collective arguments, in ascending order.
 
     A kernel qualifies if a kernel with the same correlation id, or an operator with the same
     external id, has collective arguments.

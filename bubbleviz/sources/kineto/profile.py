@@ -18,9 +18,8 @@ A trace is a list of JSON events. The reader works in five steps::
    per process, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces contain only one
    recording.
 3. Complete (:func:`_complete_work`): kernels and copies without a device are assigned to one, and
-   missing launching calls are replaced with operators. If the recording neither contains nor lost
-   any device work, the outermost operators on each thread become kernels, and the host becomes the
-   device.
+   missing launching calls are replaced with operators. If no device work was recorded or lost, the
+   outermost operators on each thread become kernels, and the host becomes the device.
 4. Build (:func:`_build_profile`)::
 
        =================================================== ======================================
@@ -417,9 +416,8 @@ class _DeviceWork:
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     """Decode one recording of a trace (steps 3 and 4 of the module docstring).
 
-    If the recording neither contains nor lost any kernels or copies, operators are used as kernels,
-    unless the trace is merged. Python functions cannot be selected by name, except for module
-    calls.
+    If no kernels or copies were recorded or lost, operators are used as kernels, unless the trace
+    is merged. Python functions cannot be selected by name, except for module calls.
     """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
@@ -584,7 +582,7 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
 
 def _report_operators_as_work(trace: _Trace) -> Limitation:
-    """Return the limitation that operators are used as kernels."""
+    """Return a limitation that states that operators are used as kernels."""
     cut_reason = (
         "the file is cut short, so GPU work, which is written last, may be missing (copy the file "
         "again)"

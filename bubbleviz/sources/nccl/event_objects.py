@@ -18,8 +18,8 @@ import msgspec
 
 #: Maximum number of bytes to read at once. An object may be up to twice as long.
 BLOCK = 1 << 20
-# Matches an object with nested objects, up to four levels in total. A nested object must follow a
-# colon, so that the object after a truncated line is not mistaken for a nested object.
+# Matches an object, including nested objects, up to four levels in total. A nested object must
+# follow a colon, so that the object after a truncated line is not mistaken for a nested object.
 _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
@@ -78,8 +78,8 @@ class EventObject(
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for the start or "e" for the end of the event.
-        id: Number shared by the start and the end of an event. The scope in which it is unique
-            depends on the format.
+        id: Number shared by the start and the end of an event. The scope in which the number is
+            unique depends on the format.
         pid: Process id, or the channel in files from the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 or None means that the time is
             unknown.

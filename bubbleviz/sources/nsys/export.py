@@ -193,7 +193,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far and, if it was SQLite, why."""
+        """Name the software that read the large tables so far, with the reason if SQLite did."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
@@ -492,7 +492,7 @@ class Export(ABC):
 
         If the table has at most ``_MIN_POOL_ROWS`` row numbers, or if there is no pool, the part is
         read immediately in the current thread. If no thread can be started, this part and all later
-        ones are read in the current thread.
+        parts are read in the current thread.
         """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:

@@ -123,7 +123,7 @@ class DirectReader:
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Describe what has read the file so far and, if it was SQLite, why."""
+        """Name the software that read the file so far, with the reason if SQLite did."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory ran out"
             return f"compiled reader, then SQLite ({reason})"
@@ -278,7 +278,7 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Say what has read the large tables so far, and if it was SQLite, why."""
+        """Name the software that read the large tables so far, with the reason if SQLite did."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 

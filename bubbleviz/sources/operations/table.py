@@ -69,7 +69,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
         _refuse_two_stages(cells, operations, virtual_stage)
-    # If the table has no column "chunk", the virtual stages number each rank's chunks.
+    # If the table lacks the column "chunk", each rank's chunks are numbered by virtual stage.
     _refuse_repetition(cells, operations, spans)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")

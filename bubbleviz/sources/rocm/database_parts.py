@@ -27,7 +27,7 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
 from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, find_missing
 
-#: Advice on how to record missing data, for messages.
+#: Advice in messages on how to record missing data.
 RECORD_WITH_ROCPROF = (
     "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
     "--output-format rocpd"
@@ -397,7 +397,7 @@ class Part:
         Args:
             name: Name of the query.
             ids: Ids to look up.
-            read_all: Whether the query reads the texts of all rows in the table. The result then
+            read_all: Whether the query reads the texts of all rows in the table. If so, the result
                 also contains ids that are not in ``ids``. Reading all texts is faster if nearly all
                 of them are needed.
 

@@ -1,11 +1,11 @@
-"""Classifies host events in rocpd: calls, ROCTx ranges, and functions of the program.
+"""Classifies host events in rocpd: calls, ROCTx ranges, and functions in the program.
 
 In the table, a ROCTx range is named after a function (``roctxThreadRangeA``, or ``roctxRangePushA``
 before ROCm 7). The text of the range is the key ``message`` in the JSON of the event's ``extdata``.
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
-``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
-other categories. A function of the program is read as a range that is named after the function.
+``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions in the program, in
+other categories. A function in the program is read as a range that is named after the function.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from bubbleviz.sources.rocm.host_events import HostEventKind
 from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
 from bubbleviz.timing import time_step
 
-#: Advice on how to record missing data, keyed by format.
+#: Advice in messages on how to record missing data, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
 #: Names of the kernel table and the copy table, keyed by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}

@@ -274,7 +274,7 @@ class Database:
         Args:
             table: Name of the table.
             columns: SQLAlchemy expressions to select.
-            group_by: SQLAlchemy expression to group by, or None to not group.
+            group_by: SQLAlchemy expression to group by, or None for no grouping.
 
         Raises:
             ProfileError: The file is damaged.

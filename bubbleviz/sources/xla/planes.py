@@ -175,8 +175,8 @@ class Planes:
     Attributes:
         texts: Numbers all texts in events.
         labels: Numbers all labels. A label identifies the instruction to which an event belongs.
-            Each label is a tuple of four numbers, each -1 if unknown. The first three are indices
-            into ``texts``: the instruction (``fusion.3``), its path in the program
+            Each label is a tuple of four numbers, each -1 if unknown. The first three numbers are
+            indices into ``texts``: the instruction (``fusion.3``), its path in the program
             (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
             is the program id.
         lines: Thread id and name of each host line.
