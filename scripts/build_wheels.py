@@ -23,7 +23,7 @@ from pathlib import Path
 from scripts.build_native import library_name
 
 ROOT = Path(__file__).resolve().parents[1]
-#: (Zig's name of the platform, description of the library), keyed by wheel tag.
+#: (Zig's name for the platform, description of the library), keyed by wheel tag.
 TARGETS: Mapping[str, tuple[str, str]] = {
     "manylinux_2_17_x86_64": ("x86_64-linux-gnu.2.17", "ELF x86_64, glibc 2.17"),
     "manylinux_2_17_aarch64": ("aarch64-linux-gnu.2.17", "ELF aarch64, glibc 2.17"),

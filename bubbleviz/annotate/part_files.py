@@ -337,7 +337,7 @@ class PartFiles:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Append bytes to the current file, using as many writes as needed.
+        """Append bytes to the current file, with several writes if necessary.
 
         Raises:
             OSError: The disk fails. The file is then truncated to its previous size and closed.

@@ -67,7 +67,7 @@ class TimingEvents:
     def begin(self, block: Block) -> None:
         """Record the anchor of a block.
 
-        The block gets no anchor if a CUDA graph is being captured or no event is available.
+        The block does not get an anchor if a CUDA graph is being captured or no event is available.
         """
         event = None if self._cuda.is_current_stream_capturing() else self._take_event()
         if event is not None:

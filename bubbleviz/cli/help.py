@@ -154,9 +154,9 @@ def insert_default_values(arguments: Sequence[str]) -> list[str]:
 def _is_value(word: str) -> bool:
     """Return whether the word after ``-v`` is meant as a list of tables, and not as a path.
 
-    A word is a list of tables if it contains the name of a table, or if it neither looks like a
-    path nor is an existing path. Therefore, a misspelled table name is still recognized as a list
-    of tables.
+    A word is a list of tables if it contains the name of a table. Any other word is a list of
+    tables unless it looks like a path or is an existing path. Therefore, a misspelled table name is
+    still recognized as a list of tables.
     """
     if {*word.split(",")} & {*ANALYZE_TABLES, ALL}:
         return True

@@ -314,8 +314,8 @@ def command(
 
     The decorator replaces some parameters of the function with command-line options:
 
-    - A parameter whose type is a dataclass is replaced by one option per field.
-    - The parameter ``outputs`` (see :class:`Outputs`) is replaced by ``-o``, ``--force``,
+    - A parameter whose type is a dataclass is replaced with one option per field.
+    - The parameter ``outputs`` (see :class:`Outputs`) is replaced with ``-o``, ``--force``,
       ``--quiet`` and one option per format.
     - The parameter ``invocation`` is provided by the application and has no option.
 
@@ -428,8 +428,8 @@ def _note_names(
     """Record the private names in the arguments of the command that runs inside this context.
 
     Positional arguments are recorded immediately. If the command raises an error, the names in the
-    error, and the paths and hosts in options, are recorded too, because the error message may
-    contain any of them.
+    error and the paths and hosts in options are also recorded, because the error message may
+    contain them.
 
     Args:
         names: Recorder of private names.

@@ -366,8 +366,8 @@ def _make_time_row(
 ) -> dict[str, str]:
     """Return the table row for one part of the window, with its time in each run in ms.
 
-    If there are exactly two runs and both times are known, the row also has the change in ms
-    (column ``change``) and as a percentage of the first time (column ``%``).
+    If there are exactly two runs and both times are known, the row also contains the change. The
+    column ``change`` is in ms, and the column ``%`` is relative to the first time.
 
     Args:
         name: Name of the part.
@@ -537,8 +537,8 @@ def _name_windows(comparison: Comparison) -> str:
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
     """Return a single-entry list whose line names the restrictions of all runs.
 
-    Each restriction is preceded by the title of its run. The result is an empty list if no run has
-    restrictions.
+    Each restriction is preceded by the title of its run. The result is an empty list if none of the
+    runs have restrictions.
     """
     restrictions = [
         f"{title}: {to_one_line(restriction.text, 120)}"

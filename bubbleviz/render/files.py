@@ -32,8 +32,8 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
 
     Raises:
         UsageError: Two outputs are the same file.
-        OutputError: An output path is empty, is an input or a directory, is in a directory that
-            does not exist, or is an existing file while ``force`` is false.
+        OutputError: An output path is empty, is an input or a directory, or is in a directory that
+            does not exist. Also raised if the output exists and ``force`` is false.
     """
     input_paths = set()
     for input_ in inputs:
@@ -64,8 +64,8 @@ def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: boo
         force: Whether an existing file may be replaced.
 
     Raises:
-        OutputError: The path is empty, is an input or a directory, is in a directory that does not
-            exist, or is an existing file while ``force`` is false.
+        OutputError: The path is empty, is an input or a directory, or is in a directory that does
+            not exist. Also raised if the output exists and ``force`` is false.
     """
     if not output:
         raise OutputError(

@@ -19,8 +19,8 @@ def format_markdown(
 ) -> str:
     """Return a report's checks as Markdown.
 
-    The text contains the verdict, a table with one row per limit, one line for each failed check
-    and each promise, and the largest cause of idle time.
+    The text contains the verdict and a table with one row per limit. One line for each failed check
+    and each promise follows, and then the largest cause of idle time.
 
     Args:
         saved: The report.

@@ -273,7 +273,7 @@ def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
 def _mask_halved(left: Floats, right: Floats) -> Bools:
     """Return a mask of the marks that overlap an earlier mark and are drawn at half height.
 
-    Overlaps up to a pixel, or up to a tenth of the later mark, are ignored.
+    Overlaps of up to a pixel, or up to a tenth of the later mark, are ignored.
 
     Args:
         left: Left end of each mark, as returned by :func:`_join_rows`.

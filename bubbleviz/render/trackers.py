@@ -27,7 +27,7 @@ def compute_metrics(report: Report) -> dict[str, float]:
 
     The metrics are the number of ranks, the iteration duration in seconds, the bubble ratios, and
     the parts of the bubble. Ratios and parts are fractions of 1. Unknown ratios are left out. The
-    duration is left out if no iteration is averaged.
+    duration is left out if no iterations are averaged.
 
     Returns:
         Values keyed by metric name, for example ``bubbleviz/bubble_ratio/schedule``.

@@ -72,7 +72,7 @@ _ON_SET_CLOCKS = {"iteration"}
 
 
 class StepCode(StrEnum):
-    """The subject of a step in the first advice. The JSON reports contain these values."""
+    """The subject of a step in the first advice. JSON reports contain these values."""
 
     #: A change from the list of advice.
     ADVICE = "advice"
@@ -106,7 +106,7 @@ class StepCode(StrEnum):
     SKIP_WARM_UP = "skip-warm-up"
 
 
-#: Evidence for advice: a finding (faults and a replay without these faults), a faster simulated
+#: Evidence for advice. It is a finding (faults and a replay without them), a faster simulated
 #: schedule, or a planned order that some operations did not follow.
 Evidence: TypeAlias = "Finding | Choice | Recognition"
 
@@ -221,7 +221,7 @@ def _make_advice(report: Report) -> Advised:
 
     - If the run must be recorded again, or more than a few pipelines lack ranks, the list is empty,
       because the times are unreliable.
-    - If no iteration is averaged, only the list is returned, without first and further advice.
+    - If no iterations are averaged, only the list is returned, without first and further advice.
     - Further advice must promise a saving of at least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
@@ -267,9 +267,9 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    There is one exception. If no iteration is selected and the marked ranks are slow in only some
-    iterations, they may look normal in the typical iteration. The example iteration of the marked
-    advice is then shown instead.
+    There is one exception. The marked ranks may be slow in only some iterations, and look normal in
+    the typical iteration. If no iteration is selected, the example iteration of the marked advice
+    is then shown instead.
 
     Args:
         report: The run's report.
@@ -309,8 +309,8 @@ def _find_first_steps(
 
     Args:
         report: The run's report.
-        missing: Step for missing ranks, or None if no rank is missing.
-        clock_step: Step for contradicting clocks, or None if they agree.
+        missing: Step for missing ranks, or None if no ranks are missing.
+        clock_step: Step for repairing contradictory clocks, or None if the clocks agree.
         certain: First worthwhile advice that is certain to save time, or None if there is none.
     """
     outweighing = _find_outweighing_step(report.kernel_time)
@@ -361,7 +361,7 @@ def count_unlinked_kernels(report: Report) -> tuple[int, int]:
 
 
 def _find_missing_step(report: Report) -> StepCode | None:
-    """Return the step for missing profiles, or None if no profile is missing.
+    """Return the step for missing profiles, or None if no profiles are missing.
 
     The step is ``ADD_RANKS`` if a pipeline is known to lack ranks. Otherwise, it is
     ``CHECK_FOR_MISSING`` if stages may be missing.
@@ -744,8 +744,8 @@ def _is_represented(index: int, findings: list[Finding]) -> bool:
     either of two cases:
 
     - It is about more ranks, and this finding saves less than ``_SAME`` times as much.
-    - It is about fewer ranks, or about the same number of ranks and earlier in the list, and it
-      saves at least ``_SAME`` times as much as this finding.
+    - It saves at least ``_SAME`` times as much as this finding, and is about fewer ranks. If it is
+      about the same number of ranks, it must come earlier in the list.
 
     Args:
         index: Index of this finding in ``findings``.

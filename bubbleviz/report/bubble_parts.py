@@ -57,7 +57,7 @@ def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble, largest first.
 
     The shares add up to the mean of the ratio ``report.explanation.listed_ratio``. The result is
-    empty if no iteration is averaged.
+    empty if no iterations are averaged.
     """
     return list_parts(report, [iteration for iteration in report.iterations if iteration.averaged])
 
@@ -89,8 +89,8 @@ def compute_flops_use(report: Report) -> float | None:
     """Return the model FLOPs utilization (MFU) of a step, or None if FLOPs or times are unknown.
 
     The MFU is the number of model FLOPs in an iteration, divided by the number of FLOPs that all
-    GPUs could execute in the mean window of a step. As in PaLM (arXiv 2204.02311, appendix B),
-    model FLOPs do not include recomputation.
+    GPUs could execute in a step's mean window. As in PaLM (arXiv 2204.02311, appendix B), model
+    FLOPs do not include recomputation.
     """
     window_ns = report.summary.window_ns[choose_step_window(report)].mean
     if report.flops is None or not window_ns:

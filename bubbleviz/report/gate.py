@@ -295,7 +295,7 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
 
     Args:
         texts: Limits as given on the command line.
-        option: The option with which the limits were given. ``--max-time`` limits the window
+        option: The option that was used to give the limits. ``--max-time`` limits the window
             length, in milliseconds.
 
     Raises:
@@ -334,7 +334,7 @@ def _make_limit_error(text: str, option: str) -> UsageError:
 
     Args:
         text: The limit as given on the command line.
-        option: The option with which the limit was given. The error message shows its valid forms.
+        option: The option that was used to give the limit. The error message shows its valid forms.
     """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)

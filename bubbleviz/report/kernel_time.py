@@ -70,7 +70,7 @@ class KernelTime:
         """A sentence to quote next to the primary ratio, or None if it is not needed.
 
         The sentence is needed if launch gaps or compute outside operations take longer than the
-        bubble, or if launch gaps take more than half of the operation time.
+        bubble. It is also needed if launch gaps take more than half of the operation time.
         """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs

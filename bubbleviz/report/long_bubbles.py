@@ -36,7 +36,7 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
     - If the schedule implies all bubbles, the longest implied bubbles are returned.
     - Bubbles are grouped by rank, cause, and phase of the next operation. Only the longest bubble
       in each group is returned.
-    - Only averaged iterations are used. If no iteration is averaged, all iterations are used.
+    - Only averaged iterations are used. If no iterations are averaged, all iterations are used.
 
     Args:
         report: The run's report.
@@ -77,7 +77,7 @@ def describe_longest_implied(report: Report) -> str | None:
 def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     """Return the bubbles of averaged iterations, longest first.
 
-    If no iteration is averaged, the bubbles of all iterations are returned.
+    If no iterations are averaged, the bubbles in all iterations are returned.
 
     Returns:
         implied: Rows of the bubbles that are implied by the schedule (causes in ``_INHERENT``).

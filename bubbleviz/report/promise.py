@@ -21,7 +21,7 @@ def is_upper_bound(kind: str, place: str) -> bool:
 
     Args:
         kind: Kind of the advice, for example ``link``. Several kinds are joined by ``+``.
-        place: Place that the advice refers to. The places of several kinds are joined by ``+``.
+        place: Place of the advice. The places of several kinds are joined by ``+``.
     """
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(

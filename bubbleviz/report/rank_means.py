@@ -68,8 +68,8 @@ class RankMeans:
 def compute_rank_means(report: Report) -> RankMeans:
     """Return each rank's means over the averaged iterations of a report.
 
-    If no iteration is averaged, the values of the typical iteration are returned. The ratio is the
-    primary ratio, or ``schedule`` if no rank has a window of the primary ratio.
+    If no iterations are averaged, the values of the typical iteration are returned. The ratio is
+    the primary ratio, or ``schedule`` if no rank has a window of the primary ratio.
     """
     iterations = _list_averaged_iterations(report)
     ranks = [iteration.ranks for iteration in iterations]

@@ -71,7 +71,7 @@ class Report:
         headline_reason: Sentence that explains the choice of the primary ratio.
         profiles: The input files, in the given order.
         ranks: All ranks, in pipeline order.
-        iterations: All iterations, averaged or not.
+        iterations: All iterations, whether averaged or not.
         summary: Statistics over the averaged iterations.
         operations: All operations, sorted by (rank, start).
         busy: Busy intervals of the operations.
@@ -649,7 +649,8 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield one limitation if any ranks lack operations that other ranks have.
 
-    Only averaged iterations are examined. If no iteration is averaged, all iterations are examined.
+    Only averaged iterations are examined. If no iterations are averaged, all iterations are
+    examined.
     """
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
     doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])

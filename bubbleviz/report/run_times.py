@@ -65,8 +65,8 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
     """Return a run's stage times, as needed to simulate other schedules.
 
     If a run has a single pipeline, the times are means over all of its iterations; see
-    :func:`_average_all`. The name of the schedule and its window are included if the schedule is
-    one of ``SCHEDULES`` and the mean of the ratio ``schedule`` was measured.
+    :func:`_average_all`. The schedule's name and window are included if the schedule is one of
+    ``SCHEDULES`` and the mean ``schedule`` ratio was measured.
 
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown.
@@ -89,7 +89,7 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 
 
 def _average_all(times: OperationTimes) -> OperationTimes:
-    """Replace the mean over the typical iteration by the mean over all iterations.
+    """Replace the mean over the typical iteration with the mean over all iterations.
 
     This is meant for runs that have a single pipeline, where more samples give a better estimate.
     The times are returned unchanged if they have no mean over the typical iteration.

@@ -201,9 +201,9 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     """Check that a summary is consistent and names only known phases, and return the summary.
 
     Raises:
-        InputError: The summary is invalid in one of these ways: it has no ranks, it averages more
-            iterations than it contains, it refers to advice that it does not contain, or it names
-            an unknown phase.
+        InputError: The summary is inconsistent or names an unknown phase. A summary is inconsistent
+            if it has no ranks, averages more iterations than it contains, or refers to missing
+            advice.
     """
     n_averaged, n_iterations = summary.summary.iterations, len(summary.iterations)
     if not summary.ranks or n_averaged > n_iterations:

@@ -76,8 +76,8 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return a piece of advice in words, along with its numbers.
 
-    If the replay does not match the measured iterations, no saving is promised: the saving and its
-    error are None, and the sentence says why.
+    If the replay does not match the measured iterations, no saving is promised. In that case, the
+    saving and its error are None, and the sentence says why.
     """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:

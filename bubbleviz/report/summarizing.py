@@ -206,8 +206,8 @@ def _make_iteration(
 def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     """Return the per-rank columns of an iteration.
 
-    ``unattributed_ns`` and ``overlap_ns`` refer to the window of the ratio ``schedule``. Both are
-    None if no rank has this window.
+    ``unattributed_ns`` and ``overlap_ns`` are times within the window of the ratio ``schedule``.
+    Both are None if no rank has this window.
     """
     ranks, communication = iteration.ranks, report.explanation.communication
     accounts = list(ranks.columns.accounts)
@@ -285,7 +285,7 @@ def _list_intervals(
 def _compute_numbers(report: Report) -> summary.Numbers:
     """Return the statistics over the averaged iterations.
 
-    The statistics are the mean and the spread of each ratio and window, the idle time by cause, the
+    The result contains the mean and spread of each ratio and window, the idle time by cause, the
     parts of the bubble and of a step, and the kernel time. For each ratio, the idle time by cause
     includes only the iterations in which the ratio is known.
     """

@@ -234,9 +234,10 @@ def _write_published(folder: Path, real: Path) -> None:
 def write_operations(truth: Truth, path: Path) -> None:
     """Write the operations of a planted run as JSON, for :mod:`scripts.comparing.recording`.
 
-    The JSON is a list of ranks. The entry of a rank contains its number, the number of ranks, its
-    host, the error of the host's UTC clock, the offset of its monotonic clock, and its iterations.
-    Each iteration has a number and a list of operations (start, end, range name), sorted by time.
+    The JSON is a list of ranks. A rank's entry contains its number, the number of ranks, and its
+    host. The error of the host's UTC clock, the offset of its monotonic clock, and the rank's
+    iterations follow. Each iteration has a number and a list of operations (start, end, range
+    name), sorted by time.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     ranks = []

@@ -1,8 +1,7 @@
 """Runs interactive commands of one tree. The tree's Python runs this script.
 
-In the folder of a case, ``python interactive.py WORDS`` runs ``bubbleviz WORDS`` and plays the
-other side, which is an assistant for ``mcp`` and a browser for ``view``. Answers are printed on
-standard output.
+In the folder of a case, ``python interactive.py WORDS`` runs ``bubbleviz WORDS`` and acts as its
+client: an assistant for ``mcp``, or a browser for ``view``. Answers are printed on standard output.
 """
 
 from __future__ import annotations

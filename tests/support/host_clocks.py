@@ -105,9 +105,9 @@ def find_outcome(job: Job) -> Outcome:
 def compare_with_truth(report: Report, truth: Truth, complete_iterations: range) -> Outcome:
     """Compare a report with the truth.
 
-    The outcome is "wrong" if the true value of a clock or a ratio is outside the reported bounds,
-    or if iterations are paired wrongly without a limitation. Otherwise, it is "right" if all clocks
-    are aligned, and "unknown" if not.
+    The outcome is "wrong" if the true value of a clock or a ratio is outside the reported bounds.
+    It is also "wrong" if iterations are paired incorrectly and no limitation says so. Otherwise, it
+    is "right" if all clocks are aligned, and "unknown" if not.
 
     Args:
         report: Report of the analysis.

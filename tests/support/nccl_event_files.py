@@ -77,7 +77,7 @@ class Plugin:
     step: int = 0
 
     def add(self, op: Op) -> None:
-        """Write one operation in a group of its own."""
+        """Write one operation in a separate group."""
         pid, number = self.pid, self.number
         self.number += 1
         enqueued_ns = op.start - self.begin - 5_000

@@ -23,7 +23,7 @@ from tests.support.browsers import CHROMIUM_OPTIONS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-#: JavaScript helpers for the scripts of tests.
+#: JavaScript helpers for scripts in tests.
 PARTS_OF_PAGE = """const { run, timeline, charts, parts, significant, percent } = await bubbleviz;
 const { many: many_ranks, shards } = await bubbleviz;
 """

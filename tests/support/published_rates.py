@@ -1,7 +1,8 @@
 """Bubble rates from the zero-bubble paper, and the stage times from which they were computed.
 
-Source: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241: rates from Table 5 and
-times from Table 9, for the models with 1.5 and 6.2 billion parameters on 8 stages.
+The source is Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241. The rates are from
+Table 5, and the times are from Table 9. They are for the models with 1.5 and 6.2 billion parameters
+on 8 stages.
 """
 
 from __future__ import annotations

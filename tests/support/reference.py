@@ -146,8 +146,8 @@ def read(path: Path) -> Capture:
 def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
     """Return the ranks whose process ids appear to be damaged.
 
-    A rank is returned if both conditions hold: its process makes no calls although others do, and
-    it has at most one percent of the work or a single piece of work. If this applies to all ranks,
+    A rank is returned if its process makes no calls although others do. In addition, the rank must
+    have at most one percent of the work, or a single piece of work. If this applies to all ranks,
     none are returned.
     """
     counts = Counter(one.rank for one in work)
@@ -163,7 +163,7 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
 class Meaning:
     """Meaning of a range's name.
 
-    A range that names two operations has two values of each coordinate. ``receives`` marks
+    A range that names two operations has two values for each coordinate. ``receives`` marks
     communication that includes a receive, and ``validates`` an Optimizer range that belongs to the
     previous iteration.
     """
@@ -366,9 +366,10 @@ def ranks_of_ranges(
 ) -> dict[Range, set[Rank]]:
     """Return the ranks on which each range's work ran.
 
-    A range without GPU work belongs to the only device of its process, otherwise to the only device
-    that ran work of its thread's ranges, otherwise to no rank. If the range has kernels, a copy on
-    a device without any of these kernels does not create an operation there.
+    A range without GPU work belongs to its process's only device. If there are several devices, it
+    belongs to the only device that ran work from ranges on its thread. Otherwise, it does not
+    belong to any rank. If the range has kernels, a copy on a device without any of these kernels
+    does not create an operation there.
     """
     result = {}
     for range_ in meaning_of:

@@ -138,7 +138,7 @@ class _RocpdWriter:
         return (number, other) if self.link == "stack_id" else (0, number)
 
     def write(self, process: Process, number: int) -> None:
-        """Write all tables of a process. Fills become kernels of the runtime.
+        """Write all tables of a process. Fills are written as kernels of the runtime.
 
         Args:
             process: The process.

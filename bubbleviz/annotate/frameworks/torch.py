@@ -1,4 +1,4 @@
-"""Annotate training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
+"""Annotate PyTorch training steps without pipeline stages: FSDP, DDP or a single process.
 
 All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper around
 ``torch.autograd.backward``, which every tensor's ``backward()`` calls, marks backwards. The time

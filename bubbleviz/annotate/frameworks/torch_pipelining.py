@@ -88,9 +88,9 @@ def _make_range(name: str, stage: Any, microbatch: int) -> Range:
 def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
     """Wrap the forwards, backwards and gradient reductions of all stage classes.
 
-    A backward has the range BW, or B if it only computes the gradient of the input. The gradient of
-    the weights has the range W. If a stage has no backwards, as during evaluation, no ranges are
-    opened for backwards.
+    A backward has the range BW, or B if it computes only the input gradient. The computation of the
+    weight gradients has the range W. If a stage has no backwards, as during evaluation, no ranges
+    are opened for them.
     """
     forward = annotations.get_argument(
         annotations.get_attribute(base, "forward_one_chunk"), "fwd_chunk_id"

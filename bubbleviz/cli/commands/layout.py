@@ -84,8 +84,9 @@ def _read_model(
         measurement: Options for measuring profiles.
 
     Raises:
-        UsageError: Both a table and a run are given, or neither is; ``--layers-per-stage`` is not a
-            list of numbers, or is missing for a report; or an option does not apply to a report.
+        UsageError: Both a table and a run are given, or neither is. Also raised if
+            ``--layers-per-stage`` is not a list of numbers or is missing for a report, or if an
+            option does not apply to a report.
         BubblevizError: An input cannot be read, or contains no model.
     """
     if layers is not None:

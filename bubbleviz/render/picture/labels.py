@@ -123,9 +123,8 @@ def _name_rows(
     """Return text that names the rank or replicas of each row.
 
     If a row shows the spread of replicas, the text contains the number of replicas and the range of
-    their ratios. Otherwise the text is the name of the drawn rank. In styles with notes, this name
-    is followed by the clock uncertainty if the row above has another clock, or if there is no row
-    above.
+    their ratios. Otherwise the text is the name of the drawn rank. In styles with notes, the clock
+    uncertainty follows this name, unless the row above has the same clock.
 
     Args:
         report: The report.

@@ -210,10 +210,10 @@ def _place_label(
 ) -> _Box:
     """Choose the box of a label: the nearest box that is inside the plot and overlaps no other box.
 
-    Candidates are tried in this order: to the right and to the left of the dot, then the same on
-    the line above, the line below, the second line above, and so on, up to ``_LINES`` lines away.
-    If every candidate inside the plot overlaps an occupied box, the first of them is chosen. If no
-    candidate is inside the plot, the box to the right of the dot is chosen.
+    Candidates are to the right and to the left of the dot, first on its line, then on the line
+    above, the line below, the second line above, and so on, up to ``_LINES`` lines away. If every
+    candidate inside the plot overlaps an occupied box, the first of them is chosen. If no candidate
+    is inside the plot, the box to the right of the dot is chosen.
 
     Args:
         graph: The graph that contains the dot.

@@ -1,8 +1,8 @@
 """Draws the rows of a picture: each rank's operations, drawn to scale, and their numbers.
 
-A row contains, from back to front: merged marks with a dotted line below them, operations,
-overlapping operations at half height, microbatch numbers, and a hollow mark if operations have no
-device time. Below the row is a thin lane with communication.
+A row contains the following, from back to front: merged marks with a dotted line below them,
+operations, overlapping operations at half height, and microbatch numbers. If operations have no
+device time, the row also has a hollow mark. Below the row is a thin lane with communication.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _MIN_PAUSE = 0.01
 def make_cause_table(report: Report) -> doc.Table:
     """Return a table of the bubble's causes in the averaged iterations, with their sum.
 
-    The table has no rows if no cause is known.
+    The table has no rows if no causes are known.
     """
     idle, window = name_measure(report).idle, report.explanation.listed_ratio
     title = f"What the {idle} is made of ({window} window)"

@@ -189,8 +189,8 @@ def describe_utilization(report: Report) -> str:
 def choose_first_sentence(report: Report, first: str | None) -> str | None:
     """Return the first sentence of advice to show.
 
-    If no iteration is averaged, there is no advice. The sentence then says what to change so that
-    an iteration can be averaged.
+    If no iterations are averaged, there is no advice. Instead, the sentence says what to change so
+    that an iteration can be averaged.
 
     Args:
         report: The report.

@@ -317,9 +317,9 @@ _ACCOUNT_COLUMNS = {
 def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield a table of each rank's or stage's busy time and bubble in one iteration.
 
-    The rows are those of :func:`list_rows`. Bubbles are counted in the window of the primary ratio,
-    or in the window of ``schedule`` if the iteration has no window of the primary ratio. For very
-    many ranks, the tables of :func:`summarize_ranks` follow (see :func:`is_summarized`).
+    The rows are those of :func:`list_rows`. Bubbles are measured in the primary ratio's window. If
+    the iteration has no such window, the ``schedule`` window is used. For very many ranks, the
+    tables of :func:`summarize_ranks` follow (see :func:`is_summarized`).
     """
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):

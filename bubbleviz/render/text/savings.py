@@ -59,8 +59,8 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
     """Return the share of an iteration that a piece of advice saves, as text.
 
-    The length of the iteration is appended if it differs from the length in the table title by more
-    than ``_SAME_BASE``, or if the title contains no length.
+    The iteration's length is appended if it differs from the length in the table title by more than
+    ``_SAME_BASE``, or if the title does not contain a length.
 
     Args:
         advice: The piece of advice.

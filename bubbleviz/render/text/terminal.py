@@ -314,7 +314,7 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
     note = _describe_dropped(dropped, width, _sum_widths(min_widths, headers))
     excess = _sum_widths(widths, remaining) - width
     words = [header for header in remaining if header in table.left]
-    # Wrapped columns are narrowed first, because no text is lost.
+    # Columns with wrapped text are narrowed first, because this does not lose any text.
     for header in sorted(words, key=lambda header: header not in table.wrap):
         cut = max(min(excess, widths[header] - min_widths[header]), 0)
         widths[header] -= cut

@@ -326,8 +326,8 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
     """Find the flows that follow microbatches from stage to stage, and from the last F to its B.
 
     A flow connects an operation that produces a result with the operation that consumes it. No flow
-    leads to a W. A B that receives its gradient from the next stage has a flow from the B of that
-    stage, but no flow from the F of its own stage. A flow is left out if the consumer does not
+    leads to a W. If a B receives its gradient from the next stage, a flow leads to it from that
+    stage's B, but not from the F on its own stage. A flow is left out if the consumer does not
     start after the producer, as can happen if clocks contradict each other.
 
     Returns:

@@ -149,8 +149,8 @@ def fill_template(
         columns: Compressed columns of the timeline, as returned by :func:`pack_report`.
         blocks: HTML elements that contain the timeline shards, for runs with many ranks.
         replacements: HTML for the replaceable parts of the template (title, header, table of
-            contents and sections), for a page that shows no pipeline and has no charts. Empty for
-            a pipeline page.
+            contents and sections), for a page without a pipeline and without charts. Empty for a
+            pipeline page.
 
     Raises:
         OutputError: The charting library is not installed.

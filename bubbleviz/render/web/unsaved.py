@@ -96,9 +96,9 @@ def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
 def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
     """Choose the prompt chunks to draw in a plot of busy time against tokens.
 
-    If there are at most ``_MAX_CHUNKS`` chunks, all of them are drawn. Otherwise the plot is
-    divided into a grid of ``_GRID`` x ``_GRID`` cells from 0 to the maximum of each axis, and only
-    the first chunk in each cell is drawn.
+    If there are at most ``_MAX_CHUNKS`` chunks, all of them are drawn. Otherwise, the plot is
+    divided into ``_GRID`` x ``_GRID`` cells from 0 to the maximum of each axis. Only the first
+    chunk in each cell is drawn.
 
     Args:
         tokens: Number of tokens in each chunk.

@@ -218,9 +218,9 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
     """Return a ratio of the later run, along with its differences from the earlier run.
 
-    The differences are those of the bubble ratio, of the window length and, if iterations do
-    unequal amounts of work, of the window length per microbatch. If either run does not have the
-    ratio, the cell contains no differences.
+    The bubble ratios and the window lengths are compared. If iterations do unequal amounts of work,
+    the window lengths per microbatch are compared as well. If either run does not have the ratio,
+    the cell contains no differences.
 
     Args:
         name: Name of the ratio.

@@ -238,9 +238,9 @@ def _describe_stage_times(
 ) -> Iterator[_Difference]:
     """Yield the changes in the median times of stages.
 
-    If a phase changed by about the same factor on all stages (:func:`_is_uniform`), there is one
-    line for all stages, with the times of the stage that has the median factor. Otherwise, there is
-    one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
+    If a phase changed by about the same factor on all stages (:func:`_is_uniform`), a single line
+    gives the times of the stage that has the median factor. Otherwise, there is one line per stage.
+    Changes of less than ``_MIN_CHANGE`` are left out.
     """
     before_ns, after_ns = _match_backwards(before_ns, after_ns)
     factors = {
