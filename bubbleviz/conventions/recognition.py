@@ -55,7 +55,7 @@ def score_conventions(
     for convention in conventions:
         known_names = find_known_names(convention, counts)
         if not known_names:
-            # Most profiles follow a single convention, so this is the common case.
+            # This is the common case, because most profiles follow a single convention.
             scores.append(ConventionScore(convention, 0, 0, 0))
             continue
         occurrences = np.array([counts[name] for name in known_names], np.int64)

@@ -262,8 +262,8 @@ def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitation]:
     """Yield limitations about kernels that wait for each other but are counted as compute.
 
-    Profiles that record UTC are checked together. A profile without UTC shares no clock with other
-    profiles, so it is checked separately.
+    Profiles that record UTC are checked together. A profile that does not record UTC has no clock
+    in common with other profiles, so it is checked separately.
     """
     timed = [profile for profile in profiles if profile.has_utc]
     groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]

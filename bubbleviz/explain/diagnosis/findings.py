@@ -113,8 +113,8 @@ class Finding:
             at a time.
         saving_ns: Mean saving over all iterations, in ns.
         length_ns: Mean length of the iterations in ns. If iterations overlap, this is the mean time
-            from the start of one iteration to the start of the next, because that time is what gets
-            shorter.
+            from the start of one iteration to the start of the next, because removing a fault
+            shortens this time.
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
             three iterations save time. The interval combines four errors: Student's t over the
@@ -177,7 +177,7 @@ class Diagnosis:
     def misses_measurement(self) -> bool:
         """Whether the replay differs from the measured iterations by more than 8 % on average.
 
-        Reports promise no saving if this is true.
+        If this is true, reports do not promise any savings.
         """
         return self.missed_ratio > _MAX_MISSED
 

@@ -11,7 +11,7 @@ unknown, the consumer just follows the producer. Transfers are found in four ste
 3. A receive is ignored if it starts after its consumer starts, or ends after its consumer ends.
    Receives between two ranks are also ignored if they do not arrive in the order in which they were
    sent (:func:`_mask_crossing`).
-4. Messages that still have no transfer get one that takes as long as is usual on their link
+4. For messages that still have no transfer, a transfer of the usual length of their link is assumed
    (:func:`_infer_transfers`).
 """
 

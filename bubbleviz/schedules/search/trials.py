@@ -4,7 +4,7 @@ A trial is a discrete-event simulation that produces one order per device (``Tri
 
 1. Take the earliest event: either a device has become free, or an input has arrived for a free
    device.
-2. ``choose`` the next operation of the device, or ``WAIT``. A waiting device is asked again when an
+2. ``choose`` the next operation of the device, or ``WAIT``. A waiting device chooses again when an
    input arrives, or at ``next_arrival``.
 3. ``_start`` the operation: advance the clock of the device, account for its memory, and schedule
    the arrival of the result on the next stage::
