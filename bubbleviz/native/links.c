@@ -23,10 +23,10 @@ enum { NONE = -1 };
  *     layer 1      |-1--|   |-2-----|
  */
 struct ranges {
-    const int64_t *begin; /* index of the first range of each layer; then the number of ranges */
-    int64_t *near;        /* index of the last range found in each layer, initially -1; modified */
+    const int64_t *begin; /* index of each layer's first range, followed by the number of ranges */
+    int64_t *near;        /* index of the last range found in each layer, initially -1 (modified) */
     const int64_t *start;
-    const int64_t *end; /* inclusive */
+    const int64_t *end; /* inclusive end of each range */
     const int64_t *depth;
     const int64_t *row;
 };
@@ -111,38 +111,38 @@ EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t 
  *     ids of rows | 5  5  9  | 5  6 |      5: two kernels of one call
  */
 struct index {
-    const int64_t *begin; /* index of the first row of each process; then the number of rows */
-    const int64_t *known; /* number of rows of each process with an id; they come first */
-    int64_t *near;        /* index of the last id found in each process; modified */
+    const int64_t *begin; /* index of each process's first row, followed by the number of rows */
+    const int64_t *known; /* number of each process's rows that have an id; these rows come first */
+    int64_t *near;        /* index of the last id found in each process (modified) */
     const int32_t *rows;
-    const uint32_t *ids; /* indexed by row */
+    const uint32_t *ids; /* correlation ids, indexed by row */
 };
 
 struct calls {
-    const int64_t *row; /* ascending, and above the rows of earlier blocks */
+    const int64_t *row; /* row numbers, ascending and larger than in earlier blocks */
     const int64_t *start;
     const int64_t *end;
-    const int32_t *thread; /* number of the thread */
+    const int32_t *thread; /* thread number */
     const uint32_t *id;
     int64_t count;
 };
 
 /* Threads, indexed by thread number. */
 struct threads {
-    const int64_t *process; /* index of the process in struct index; -1: process without kernels */
-    const uint8_t *helper; /* not 0: the thread never runs a backward pass */
-    const int64_t *others; /* index of the thread's first entry in `listed`; then the total */
-    const int64_t *listed; /* numbers of the groups with backward ranges of other threads */
-    const int64_t *groups; /* three layer numbers per group of ranges. The first groups are the
-                              ranges around the calls of each thread. The numbers are: the first
-                              layer, the first layer that counts only if no range of an earlier
-                              layer matches, and the end */
+    const int64_t *process; /* index of the process in struct index, or -1 if it has no kernels */
+    const uint8_t *helper; /* nonzero if the thread never runs a backward pass */
+    const int64_t *others; /* index of the thread's first entry in `listed`, then the total */
+    const int64_t *listed; /* numbers of the groups with other threads' backward ranges */
+    const int64_t *groups; /* three layer numbers per group of ranges. The first groups contain
+                              the ranges around each thread's calls. The first number is the first
+                              layer. The second number is the first layer that is used only if no
+                              range in an earlier layer matches. The third number is the end */
 };
 
 /* The call of each kernel or copy, and how the kernel or copy is linked. While a block is being
- * processed, only the first of the rows that a call launched has its call. */
+ * processed, the call is stored only for the first row that the call launched. */
 struct links {
-    int32_t *call; /* row of the call, or -1 if unknown so far */
+    int32_t *call; /* row of the call, or -1 if still unknown */
     int64_t *start;
     int16_t *thread;
     int32_t *range;
@@ -155,9 +155,9 @@ enum { OUTSIDE = 1, OWN_THREAD, CROSS_THREAD, AMBIGUOUS, HELPER_THREAD };
 /* Results for a block of calls. `lost_start` and `lost_thread` are the start and thread of the
  * calls in earlier blocks whose kernels were reassigned to a call in this block. */
 struct found {
-    int32_t *place; /* index of the first row that each call launched, or -1 if none */
+    int32_t *place; /* index of the first row that each call launched, or -1 if there is none */
     int64_t *lost_start;
-    int32_t *lost_thread; /* has room for one entry per call of the block, like lost_start */
+    int32_t *lost_thread; /* has room for one entry per call in the block, like lost_start */
 };
 
 static inline uint32_t id_at(const struct index *index, int64_t place)

@@ -19,33 +19,33 @@ struct pipeline {
     const int64_t *down;      /* transfer time of activations from each stage to the next stage */
     const int64_t *up;        /* transfer time of gradients from each stage to the previous stage */
     const int64_t *held;      /* memory that each virtual stage needs from F to B */
-    const int64_t *kept;      /* part of this memory that is needed from B to W */
+    const int64_t *kept;      /* part of `held` that is needed from B to W */
     const int64_t *limit;     /* memory limit of each device */
     int64_t devices;
     int64_t stages;
     int64_t microbatches;
-    int64_t of_cost; /* 0: minimize the common window; else: the longest window of any device */
+    int64_t of_cost; /* 0: minimize the common window; else: minimize the longest device window */
 };
 
 struct orders {
     int32_t *code;         /* operations of all devices, concatenated */
-    const int32_t *offset; /* index of the first operation of each device; then the total */
+    const int32_t *offset; /* index of each device's first operation, followed by the total */
 };
 
 /* Scratch memory for one simulation of all operations. "Index" means an index into orders.code. */
 struct timing {
     int64_t *f_end; /* end of each F, indexed by (virtual stage, microbatch) */
-    int64_t *b_end; /* end of each B, indexed in the same way */
+    int64_t *b_end; /* end of each B, indexed like f_end */
     int64_t *start; /* start of each operation */
     int64_t *end;   /* end of each operation */
     int32_t *cause;  /* index of the operation whose end each operation waited for, or -1 */
     int32_t *f_at;   /* index of each F, indexed by (virtual stage, microbatch) */
-    int32_t *b_at;   /* index of each B, indexed in the same way */
+    int32_t *b_at;   /* index of each B, indexed like f_at */
     int32_t *count;  /* number of operations with each code that have run */
     int32_t *at;     /* index of each device's next operation */
-    int32_t *stack;  /* devices that may be able to continue */
+    int32_t *stack;  /* devices that may be able to continue running */
     uint8_t *queued; /* whether each device is on the stack */
-    int64_t length;  /* length to minimize */
+    int64_t length;  /* iteration length to minimize */
     int64_t total;   /* sum of the end times of all devices */
     int32_t last;    /* index of the operation that ends last */
 };

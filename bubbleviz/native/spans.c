@@ -14,29 +14,29 @@ enum { OWN, OTHER, COPIES, NOTHING };
 enum { RUNNING, COMMUNICATING, COMPUTING, UNATTRIBUTED, SETS, KINDS = 5, UNSORTED = -1 };
 
 struct work {
-    const int32_t *owner; /* operation that owns each row, or -1 if none does */
-    const int32_t *range; /* range of each row, or -1 if it has none */
-    const int32_t *rank;  /* rank of each row; NULL: all rows belong to the first rank */
+    const int32_t *owner; /* operation to which each row belongs, or -1 if there is none */
+    const int32_t *range; /* range of each row, or -1 if there is none */
+    const int32_t *rank;  /* rank of each row, or NULL if all rows belong to the first rank */
     const uint8_t *compute;
-    const uint8_t *communication; /* a row that is neither compute nor communication is a copy */
+    const uint8_t *communication; /* rows that are neither compute nor communication are copies */
     const int64_t *start;
     const int64_t *end;
     int64_t count;
-    const int64_t *order; /* row numbers sorted by start; NULL: the rows are already sorted */
+    const int64_t *order; /* row numbers sorted by start, or NULL if the rows are already sorted */
 };
 
 struct operations {
     const uint8_t *communicates;
-    const int32_t *group; /* group of each operation, or -1 if it has none */
+    const int32_t *group; /* group of each operation, or -1 if there is none */
     int64_t count;
 };
 
 /* Results for each operation. In `length` and `reach`, the groups follow the operations. */
 struct spans {
-    int64_t *start; /* 0 if the operation has no span */
-    int64_t *end;   /* -1 if the operation has no span */
+    int64_t *start; /* start of the span, or 0 if the operation has no span */
+    int64_t *end;   /* end of the span, or -1 if the operation has no span */
     int64_t *kernels;
-    int32_t *first; /* row that starts the span, or -1 */
+    int32_t *first; /* row that starts the span, or -1 if the operation has no span */
     uint8_t *best;
     int64_t *length; /* total length of the union of compute kernels */
     int64_t *reach;  /* scratch memory: latest end of a compute kernel so far */
@@ -45,8 +45,8 @@ struct spans {
 
 struct whole {
     int64_t ranks;
-    uint8_t *loose; /* whether each row is a compute kernel outside of compute operations */
-    int64_t *spent; /* sum of the durations of rows, shape (ranks, KINDS) */
+    uint8_t *loose; /* mask of the compute kernels outside of compute operations */
+    int64_t *spent; /* total duration of each kind of work, shape (ranks, KINDS) */
     int64_t *made;  /* number of intervals in each of the following sets */
     struct {
         int64_t *start, *end;

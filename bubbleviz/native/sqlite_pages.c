@@ -35,13 +35,13 @@ enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
 enum {
     INTERIOR = 0x05,    /* page types of a table's B-tree */
     LEAF = 0x0d,
-    LEAF_HEADER = 8,    /* size of the header of a leaf page in bytes */
+    LEAF_HEADER = 8,    /* size of a leaf page header in bytes */
     INTERIOR_HEADER = 12,
-    MOST_DEPTH = 20,    /* maximum depth of a tree, SQLite's limit for a cursor */
+    MOST_DEPTH = 20,    /* maximum depth of a tree (SQLite's limit for a cursor) */
     MOST_COLUMNS = 64,  /* maximum number of columns up to the last column that is read */
-    MOST_PAYLOAD = 1000000000, /* maximum size of a row in bytes, SQLite's limit */
-    MOST_HEADER = 98307,       /* maximum size of a record header in bytes, SQLite's limit */
-    LEAST_CELL = 6,            /* minimum size of a cell and its offset in bytes */
+    MOST_PAYLOAD = 1000000000, /* maximum size of a row in bytes (SQLite's limit) */
+    MOST_HEADER = 98307,       /* maximum size of a record header in bytes (SQLite's limit) */
+    LEAST_CELL = 6,            /* minimum total size of a cell and its offset in bytes */
     RUN_BYTES = 1 << 18, /* number of bytes read at once */
     SPARE = 8            /* number of readable bytes after the pages */
 };
@@ -58,7 +58,7 @@ struct file {
 
 /* All arguments of exported functions are pointers and 64-bit integers. */
 
-/* Convert a file description: descriptor, page size, usable bytes of a page, number of pages. */
+/* Convert a file description: descriptor, page size, usable bytes per page, number of pages. */
 static struct file file_of(const int64_t shape[4])
 {
     struct file file = {(int32_t)shape[0], (uint32_t)shape[1], (uint32_t)shape[2],
@@ -72,8 +72,8 @@ struct column {
     int64_t index;    /* index of the column in the table */
     int64_t nullable; /* 0: NULL is unusual; 1: NULL is read as `missing`; 2: like 1, but a stored
                          value equal to `missing` is unusual */
-    int64_t missing;  /* value to use for NULL */
-    int64_t alias; /* not 0: the column is an alias of the row number, and NULL is stored in it */
+    int64_t missing;  /* value that replaces NULL */
+    int64_t alias; /* nonzero if the column is an alias of the row number (NULL is then stored) */
 };
 
 struct leaves {
@@ -81,12 +81,12 @@ struct leaves {
     const int64_t *last_row; /* last row number that each page may contain */
     uint64_t from, to;       /* half-open range of the leaves to read */
     int64_t first, last;     /* first and last row number to read, both inclusive */
-    const int64_t *wanted;   /* row numbers to read, ascending; NULL: all rows */
+    const int64_t *wanted;   /* row numbers to read, ascending, or NULL to read all rows */
     int64_t wanted_count;
-    struct extent *extents;  /* extent of each leaf; NULL: unused */
+    struct extent *extents;  /* extent of each leaf, or NULL if extents are unused */
     int64_t start, end;      /* indices of the columns with start and end times */
-    int64_t shortest;        /* minimum duration; leaves with only shorter rows are skipped.
-                                -1: no leaf is skipped, and extents are written */
+    int64_t shortest;        /* minimum duration: leaves that contain only shorter rows are
+                                skipped. If it is -1, no leaf is skipped, and extents are written */
     int64_t until;           /* leaves whose rows all start at this time or later are skipped */
 };
 
@@ -156,12 +156,12 @@ static int read_pages(const struct file *file, uint32_t number, size_t count, ui
 
 struct walk {
     const struct file *file;
-    uint8_t *seen; /* one bit per page; a page that occurs twice is unusual */
+    uint8_t *seen; /* one bit per page, because a page that occurs twice is unusual */
     uint8_t *pages;
     uint32_t *leaf;
     int64_t *last_row;
     size_t room, count;
-    int depth; /* depth of the leaves; the root has depth 0 */
+    int depth; /* depth of the leaves (the root has depth 0) */
 };
 
 static int visit(struct walk *walk, uint32_t number)
@@ -264,7 +264,7 @@ struct buffer {
 /* Buffer for payloads that continue on overflow pages. */
 struct overflow {
     struct buffer whole;
-    uint32_t pages; /* number of overflow pages read so far, which cannot exceed the file's pages */
+    uint32_t pages; /* number of overflow pages read so far, limited by the number of pages */
 };
 
 static int grow(struct buffer *buffer, size_t bytes)
@@ -629,7 +629,7 @@ struct pattern {
     size_t literal_bytes;
 };
 
-/* SQLite GLOB patterns. A name must match one of them. */
+/* SQLite GLOB patterns. A name must match at least one pattern. */
 struct patterns {
     /* Anchored patterns start with a fixed ASCII character or a set of letters. All other patterns
      * are floating. */
@@ -638,8 +638,8 @@ struct patterns {
     struct pattern contains[MOST_PATTERNS]; /* floating patterns */
     uint64_t by_first[256][MOST_PATTERNS / 64]; /* mask of the anchored patterns that a name with
                                                    this first byte may match */
-    size_t step; /* distance at which trigrams of a name are looked up: every match of a literal
-                    contains at least one of them; 0: trigrams cannot be used */
+    size_t step; /* distance between the trigrams in a name that are looked up. Every match of a
+                    literal contains at least one of them. 0 if trigrams cannot be used */
     uint64_t having[TRIGRAMS]; /* mask of the floating patterns, modulo 64, whose literal contains
                                   a trigram with this hash */
 };
@@ -860,26 +860,27 @@ struct selection {
     const uint8_t *globs; /* SQLite GLOB patterns, each terminated by NUL */
     int64_t glob_count;
     int64_t text; /* index of the column of texts */
-    const char *before; /* start of texts that are JSON objects with one member. All rows are then
-                           selected, with the value of the member as text. NULL: use patterns */
-    int64_t kind; /* index of the column of kinds; -1: rows of any kind are selected */
+    const char *before; /* start of texts that are JSON objects with one member, or NULL to use
+                           patterns. If it is given, all rows are selected, and the text of a row
+                           is the member's value */
+    int64_t kind; /* index of the column of kinds, or -1 to select rows of any kind */
     int64_t kinds[4];
-    int64_t id;         /* index of the column of text ids; -1: there is no such column */
-    int64_t id_count;   /* number of ids; -1: any id is accepted */
+    int64_t id;         /* index of the column of text ids, or -1 if there is none */
+    int64_t id_count;   /* number of ids, or -1 to accept any id */
     const int64_t *ids; /* accepted ids, ascending */
-    int64_t start, end, thread; /* indices of columns; -1: times are not checked */
+    int64_t start, end, thread; /* indices of columns, or -1 if times are not checked */
     int64_t thread_count;
     const int64_t *threads; /* thread ids, ascending */
     int64_t shortest;             /* minimum duration of a row */
-    const int64_t *since, *until; /* intervals; those of a thread are disjoint and ascending */
-    const int64_t (*bounds)[2];   /* half-open range of the intervals of each thread */
+    const int64_t *since, *until; /* intervals, disjoint and ascending on each thread */
+    const int64_t (*bounds)[2];   /* half-open index range of each thread's intervals */
 };
 
 struct naming {
     const struct column *columns;
     int count;
     const struct selection *selection;
-    struct patterns *patterns; /* prepared patterns of the selection */
+    struct patterns *patterns; /* the prepared patterns for the selection */
     struct buffer values, texts;
     size_t rows, bytes;
 };
