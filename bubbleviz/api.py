@@ -314,8 +314,8 @@ def simulate(
 ) -> Ideal | Estimate:
     """Simulate a schedule, and return its theoretical cost, makespan, bubble ratios and memory.
 
-    Arguments that are None are taken from the report. Without a report, each operation takes 1 ms
-    and each transfer takes 0 ms.
+    Arguments that are None are taken from the report. If there is no report, each operation takes 1
+    ms and each transfer takes 0 ms.
 
     Args:
         schedule: Name of the schedule, such as ``"zb-h1"``. ``bubbleviz schedules`` lists all

@@ -30,7 +30,7 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "musllinux_1_2_x86_64": ("x86_64-linux-musl", "ELF x86_64, musl"),
     "musllinux_1_2_aarch64": ("aarch64-linux-musl", "ELF aarch64, musl"),
     "macosx_11_0_arm64": ("aarch64-macos.11.0", "Mach-O arm64, macOS 11.0, signed"),
-    # Only Apple's own processors refuse to load a library without a signature.
+    # Only Apple's own processors require libraries to be signed.
     "macosx_11_0_x86_64": ("x86_64-macos.11.0", "Mach-O x86_64, macOS 11.0"),
 }
 #: Maximum size of a release file, in bytes.

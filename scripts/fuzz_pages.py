@@ -73,7 +73,7 @@ def _damage_pages(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
 
 
 def _query(path: Path, sql: str) -> list[tuple[Any, ...]] | None:
-    """Return the rows that SQLite reads, or None if it refuses the file."""
+    """Return the rows that SQLite reads, or None if it rejects the file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:

@@ -178,7 +178,7 @@ def _convert_to_marks(
 
 
 def join_marks(blocks: Iterable[Marks]) -> Marks:
-    """Concatenate blocks of marks into one table. Without blocks, the table is empty."""
+    """Concatenate blocks of marks into one table. If there are no blocks, the table is empty."""
     no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0)
     return join_tables((Marks(no_ints, no_ints, no_ints, no_floats, no_floats), *blocks))
 

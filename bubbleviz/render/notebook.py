@@ -171,7 +171,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         """Return a timeline picture of one or more iterations.
 
         Args:
-            iterations: Iterations in the report, or their indices. Without iterations, the typical
+            iterations: Iterations in the report, or their indices. If none are given, the typical
                 iteration is drawn.
             view: Other attributes of :class:`.View`, for example ``ranks=(0, 3)`` or
                 ``causes=True``.

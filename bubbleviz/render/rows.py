@@ -1,7 +1,7 @@
 """Chooses the rows of tables and pictures: one row per rank, or one row per stage.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
-picture draws only one replica. This is the replica in the pipeline that the first advice concerns,
+picture draws only one replica. This is the replica in the pipeline that the first advice is about,
 otherwise the first replica. If the run has very many ranks, the replica with the median bubble
 ratio is drawn instead. The ratio next to a row belongs to the drawn replica. Table rows contain
 means over all replicas, and the table titles say so. In pictures, ranks that stand out have
@@ -120,7 +120,7 @@ def draw_advised_pipeline(
 ) -> tuple[RankRow, ...]:
     """Make each row draw its replica in the pipeline that contains the most marked ranks.
 
-    Marks point to the ranks that the advice concerns, so the rows must draw those ranks.
+    Marks point to the ranks that the advice is about, so the rows must draw those ranks.
 
     - If several pipelines have the most marked ranks, the pipeline of the marked rank with the
       smallest index is chosen.

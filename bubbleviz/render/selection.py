@@ -80,7 +80,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
 
     If the view selects no iterations, :func:`.choose_shown_iteration` chooses one. If the view
     requests the critical path, the typical iteration is drawn instead. Rows draw the replicas in
-    the pipeline that the advice concerns, unless they show the spread of replicas. The drawn time
+    the pipeline that the advice is about, unless they show the spread of replicas. The drawn time
     span covers all drawn iterations and their windows.
 
     Args:

@@ -1,6 +1,6 @@
 """Decide what to do first, and list the changes that would shorten iterations.
 
-This module decides, once per report (:func:`advise`)::
+This module makes the following decisions, once per report (:func:`advise`)::
 
     findings of the diagnosis ──┐
     simulated schedules ────────┼─► listed ─┬─► first ──┬─► bubbleviz.report.sentences ─► outputs
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 #: Minimum saving for advice to be given first or next, as a fraction of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of the same advice, relative to the saving from doubling the number of
-#: microbatches.
+#: Minimum saving of this advice, relative to the saving from doubling the number of microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
 #: If at least this fraction of the period is idle, idle time between iterations is reported instead
 #: of the absence of a bubble.
@@ -295,7 +294,7 @@ def _find_first_steps(
 ) -> Iterator[Step]:
     """Yield what to do first for a run whose GPU work and launches were recorded.
 
-    The first case that applies decides:
+    The first case that applies is used:
 
     1. More than a few pipelines lack ranks: the step to add the missing ranks, then the step from
        :func:`_find_outweighing_step`.
@@ -381,14 +380,14 @@ def _is_missing_in_few(report: Report) -> bool:
 
 
 def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
-    """Return the step for clocks that contradict each other, and the kinds of faults to ignore.
+    """Return the step for contradictory clocks, and the kinds of faults to ignore.
 
-    There is a step only if a ratio depends on clocks that contradict each other:
+    There is a step only if a ratio depends on contradictory clocks:
 
     - ``ALIGN_CLOCKS`` if the clocks are aligned by UTC.
     - ``REPAIR_CLOCKS`` otherwise.
-    - No step if ranks on the same host contradict each other. In that case, a restriction contains
-      the advice.
+    - No step if the clocks of ranks on the same host contradict each other. In that case, a
+      restriction contains the advice.
 
     In all three cases, faults that are found by comparing ranks are ignored. The kinds in
     ``_ON_SET_CLOCKS`` are ignored as well if there is a step and a clock was set during the run.

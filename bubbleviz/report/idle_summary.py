@@ -164,7 +164,8 @@ class ProvedWait(Struct, frozen=True):
 
     Attributes:
         waiting: Stream that waits, or the call in which a host waits while the device is idle.
-        stream: Stream of the awaited work. Work on another device also names the device.
+        stream: Stream of the awaited work. If the work ran on another device, the name includes
+            that device.
         work: Name of the awaited kernels or copies.
         kind: Kind of the awaited work: ``compute``, ``communication`` or ``copy``.
         waits: Number of waits.
@@ -229,7 +230,7 @@ class GapEntry(Struct, frozen=True):
         activity: The host activity that takes the largest part of the gap.
         before: Name of the kernel or copy before the gap.
         after: Name of the kernel or copy after the gap.
-        chunks: Parts of the gap with one activity each, sorted by start.
+        chunks: Parts of the gap, each of which has a single activity, sorted by start.
     """
 
     start_ns: int
@@ -266,7 +267,7 @@ class IdleRank(Struct, frozen=True):
         exposed_point_to_point_ns: Part of ``exposed_communication_ns`` during which a send or
             receive kernel ran.
         exposed_copy_ns: Time during which only copies or memsets ran.
-        overlap: Fraction of the communication time that overlaps compute, or None without
+        overlap: Fraction of the communication time that overlaps compute, or None if there was no
             communication.
         duty_cycle: Busy time as a fraction of the span, or None if it is not measured.
         compute_duty: Compute time as a fraction of the span, or None if it is not measured.
@@ -330,7 +331,7 @@ class IdleSummary(Struct, frozen=True):
         version: Version of bubbleviz that wrote the report.
         headline: Name of the primary idle share.
         iterations: Always empty, because a report on idle time has no iterations of a pipeline.
-        summary: Statistics of the idle time.
+        summary: Statistics on the idle time.
         restrictions: Reasons why busy and idle times are uncertain, most severe first.
         definitions: Definitions, keyed by term.
         shortest_ns: Gaps shorter than this are kernel-to-kernel gaps.
@@ -386,7 +387,7 @@ class IdleSummary(Struct, frozen=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether the primary idle share refers to steps instead of complete captures."""
+        """Whether the primary idle share is about steps instead of complete captures."""
         return self.headline != IDLE
 
     def __repr__(self) -> str:

@@ -46,7 +46,10 @@ class KernelTime:
 
     @property
     def share(self) -> float | None:
-        """Fraction of the windows during which any kernel or copy ran, or None without windows."""
+        """Fraction of the windows during which any kernel or copy ran.
+
+        None if there are no windows.
+        """
         return self.kernel_ns / self.window_ns if self.window_ns else None
 
     @property

@@ -1,4 +1,4 @@
-"""Names of the primary ratio and of the idle time.
+"""Names for the primary ratio and for idle time.
 
 Idle time is called a bubble only if the ranks form a pipeline. Without a pipeline, the primary
 ratio may cover only a small part of the lost time, because it treats launch gaps inside operations
@@ -32,7 +32,7 @@ class Measure:
 
 
 def name_measure(report: Report) -> Measure:
-    """Return the names of the primary ratio and of the idle time of a report."""
+    """Return the names for a report's primary ratio and idle time."""
     return _make_measure(
         report.headline,
         is_pipeline=report.no_pipeline is None,
@@ -41,7 +41,7 @@ def name_measure(report: Report) -> Measure:
 
 
 def name_saved_measure(summary: RunSummary) -> Measure:
-    """Return the names of the primary ratio and of the idle time of a saved report."""
+    """Return the names for a saved report's primary ratio and idle time."""
     no_pipeline = {ONE_STAGE.code, UNPROVEN.code}
     return _make_measure(
         summary.headline,
@@ -60,7 +60,7 @@ def is_idle_elsewhere(report: Report) -> bool:
 
 
 def _make_measure(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure:
-    """Return the names of the primary ratio and of the idle time.
+    """Return the names for the primary ratio and for idle time.
 
     Args:
         headline: Name of the primary ratio.

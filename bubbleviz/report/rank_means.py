@@ -172,7 +172,7 @@ def _average_iterations(column: Ints, iterations: Ints) -> Floats:
 
 
 def _list_bubble_times(ranks: RankIterations, ratio: str) -> Floats:
-    """Return each rank's bubble time in the window of a ratio, or NaN without a window."""
+    """Return each rank's bubble time in a ratio's window, or NaN if there is no window."""
     bubble_ns = get_account_column(ranks, ratio, "bubble_ns")
     return np.where(has_account(ranks, ratio), bubble_ns, np.nan)
 

@@ -264,7 +264,7 @@ class Report:
 
     @property
     def stages_contradicted(self) -> bool:
-        """Whether the order of stages that the user gave contradicts the data dependencies."""
+        """Whether the stage order given by the user contradicts the data dependencies."""
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
 
     def clock_uncertainty_ns(self, rank: tables.Rank) -> int | None:
@@ -280,7 +280,7 @@ class Report:
         return summary.host, summary.clock_drift_ppm, summary.clock_uncertainty_ns
 
     def contradicted(self, name: str) -> bool:
-        """Return whether a ratio depends on contradicting clocks in any iteration."""
+        """Return whether a ratio depends on contradictory clocks in any iteration."""
         return any(
             name in iteration.ratios and iteration.ratios[name].contradicted
             for iteration in self.iterations
@@ -341,8 +341,8 @@ _SUMMED_FIELDS = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
 _CLOCK_FIELDS = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 #: Maximum number of ranks that a sentence lists.
 _MAX_LISTED = 8
-#: Maximum number of items (ranks without a ratio, or iterations without work) that a limitation
-#: lists.
+#: Maximum number of items that a limitation lists. An item is a rank without a ratio, or an
+#: iteration without work.
 _MAX_NAMED = 32
 #: Column types, keyed by the annotation of the attribute.
 _KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
@@ -668,7 +668,7 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations that concern the causes of idle time and the critical path.
+    """Yield limitations on the causes of idle time and on the critical path.
 
     - The causes are limited if they describe a ratio other than the primary one.
     - The critical path is limited if it is unknown, or if only some pipelines were replayed.

@@ -1,7 +1,7 @@
 """Write advice as sentences, such as the first step and the saving from each change.
 
 :mod:`bubbleviz.report.advice` decides what to advise. This module writes the sentences. Add the
-sentence of a new kind of fault to ``_FAULTS``, and the sentence of a new step to ``_STEPS``.
+sentence for a new kind of fault to ``_FAULTS``, and the sentence for a new step to ``_STEPS``.
 """
 
 from __future__ import annotations
@@ -643,9 +643,9 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next step for stages that have too much work.
 
-    The next step lists the layers to move, or is "" if the layers of the model are unknown. For a
-    stage with a single rank, the next step then helps to decide whether the stage has more layers
-    or its GPU is slow.
+    The next step lists the layers to move, or is "" if the layers of the model are unknown. In that
+    case, the next step for a stage with a single rank helps to find out whether the stage has more
+    layers or its GPU is slow.
     """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""

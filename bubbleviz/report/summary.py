@@ -311,8 +311,8 @@ class IterationEntry(Struct, frozen=True):
         complete: Whether the capture contains the complete iteration.
         averaged: Whether the iteration is part of the averages.
         microbatches: Number of microbatches, or None if unknown.
-        start_ns: Time at which work first started on any rank, or None without work.
-        end_ns: Time at which work last ended on any rank, or None without work.
+        start_ns: Time at which work first started on any rank, or None if there was no work.
+        end_ns: Time at which work last ended on any rank, or None if there was no work.
         window_ns: Length of each ratio's window, averaged over the ranks, or None if unknown.
         bubble_ratio: Value of each ratio, or None if unknown.
         bubble_low: Value that each ratio would have if compute outside operations counted as work.
@@ -324,7 +324,7 @@ class IterationEntry(Struct, frozen=True):
         clock_set: Whether a clock was set during the iteration.
         cause_ns: Idle time in each ratio's windows, keyed by ratio and cause, summed over the
             ranks.
-        ranks: Ranks of the iteration, or None if the report was written without ranks.
+        ranks: Ranks of the iteration, or None if the report does not contain them.
     """
 
     index: int
@@ -373,8 +373,8 @@ class KernelTimeEntry(Struct, frozen=True):
         gap_ns: Time in operations during which no kernel ran.
         unattributed_ns: Time in the windows during which compute ran outside operations.
         work_ns: Total time of compute operations.
-        share: ``kernel_ns`` divided by ``window_ns``, or None without windows.
-        beside_headline: Whether outputs quote ``sentence`` next to the primary ratio.
+        share: ``kernel_ns`` divided by ``window_ns``, or None if there are no windows.
+        beside_headline: Whether outputs show ``sentence`` next to the primary ratio.
         sentence: Sentence about how long kernels ran, or None if it is not needed next to the
             primary ratio.
     """
@@ -809,7 +809,7 @@ class LinkSlowdowns(Columns, frozen=True):
 
 
 class SlowdownEntry(Struct, frozen=True):
-    """Cost of stragglers; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
+    """Cost of stragglers; see :class:`.slowdowns.Slowdowns`. A value of 1 means no slowdown.
 
     Attributes:
         total: Slowdown caused by all work together.

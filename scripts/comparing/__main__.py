@@ -1,9 +1,9 @@
 """Compare what two versions of bubbleviz print and write: ``scripts/compare_outputs OLD NEW``.
 
-Every command runs on the fixtures, on about 100 planted runs of all formats, and on the real files
-of BUBBLEVIZ_DATA. Outputs are normalized, and differences are written as unified diffs. The exit
-code is 0 if there are no differences other than those that scripts/comparing/allowed.toml allows.
-It is 1 if there are other differences, and 2 if the comparison cannot be made.
+Every command runs on the fixtures, on about 100 synthetic runs in all formats, and on the real
+files in BUBBLEVIZ_DATA. Outputs are normalized, and differences are written as unified diffs. The
+exit code is 0 if there are no differences other than those that scripts/comparing/allowed.toml
+allows. It is 1 if there are other differences, and 2 if the comparison cannot be made.
 
 A tree's results are kept until its package changes, so a second comparison only runs NEW. A full
 run of one tree takes some minutes of CPU time. --only selects cases.

@@ -183,7 +183,7 @@ def list_cases(inputs: Path, real: Path | None) -> list[Case]:
     """Return all cases.
 
     Args:
-        inputs: Folder that contains the planted inputs.
+        inputs: Folder that contains the synthetic inputs.
         real: Folder that contains real files, or None to leave out the cases that read real files.
     """
     paths = _list_runs(inputs, "in") + (_list_runs(real, "real") if real else [])

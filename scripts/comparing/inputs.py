@@ -42,7 +42,7 @@ from tests.support.xla_runs import make_steps
 _MS = 1_000_000
 _LAYERS = (0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
 
-#: Planted nsys exports, in addition to the exports that tests also use.
+#: Synthetic nsys exports, in addition to the exports that tests also use.
 _EXPORTS = {
     "full": FULL,
     "clock errors": replace(
@@ -59,7 +59,7 @@ _EXPORTS = {
     ),
 }
 
-#: Jobs with planted faults, written as tables of operations.
+#: Synthetic jobs with faults, written as tables of operations.
 _JOBS = {
     "slow-rank": Job(rank={5: 1.3}),
     "slow-stage": Job(stage={2: 1.25}, schedule="zb-h1"),
@@ -103,7 +103,7 @@ def _file_name(text: str) -> str:
 
 
 def _export(folder: Path, planting: Planting) -> Path:
-    """Plant a run on one server and return its export."""
+    """Simulate a run on one server, and return its export."""
     plant(planting, folder)
     return folder / "node0.sqlite"
 
@@ -232,7 +232,7 @@ def _write_published(folder: Path, real: Path) -> None:
 
 
 def write_operations(truth: Truth, path: Path) -> None:
-    """Write the operations of a planted run as JSON, for :mod:`scripts.comparing.recording`.
+    """Write the operations of a synthetic run as JSON, for :mod:`scripts.comparing.recording`.
 
     The JSON is a list of ranks. A rank's entry contains its number, the number of ranks, and its
     host. The error of the host's UTC clock, the offset of its monotonic clock, and the rank's

@@ -1,4 +1,4 @@
-"""Records planted operations with the recorder of one tree. The tree's Python runs this script.
+"""Records synthetic operations with the recorder of one tree. The tree's Python runs this script.
 
 ``python recording.py OPERATIONS FOLDER`` writes one recording per JSON file in OPERATIONS, each
 into the subfolder of FOLDER with the same name. :func:`scripts.comparing.inputs.write_operations`
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: UTC and the monotonic clock of the first host at the first planted nanosecond, in ns.
+#: UTC and the monotonic clock of the first host at the first nanosecond of the run, in ns.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 
 

@@ -127,7 +127,7 @@ _TORCH = (
     Case("interleaved 1F1B", TORCH, _TWO, "interleaved-1f1b", "Interleaved1F1B"),
     Case("looped BFS", TORCH, _TWO, "looped-bfs", "LoopedBFS"),
     Case("interleaved zero bubble", TORCH, _LONG_TWO, "interleaved-zb", "InterleavedZeroBubble"),
-    # Up to version 2.10, a rank sends to itself at the turn of the V, which gloo refuses.
+    # Up to version 2.10, a rank sends to itself at the turn of the V, which gloo rejects.
     Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 11)),
     Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 11)),
     Case("GPipe, forward only", TORCH, _ONE, "", "GPipe", forward_only=True, since=(2, 8)),

@@ -138,7 +138,7 @@ class InputKind:
 
 
 def _export(folder: Path, planting: Planting) -> Path:
-    """Plant a run and return its export, the only file in the folder."""
+    """Simulate a run, and return its export, which is the only file in the folder."""
     plant(planting, folder)
     return folder / "node0.sqlite"
 
@@ -282,7 +282,7 @@ def _run_command(*words: object) -> None:
 
 
 def _write_reports(folder: Path) -> None:
-    """Write saved reports of two planted runs."""
+    """Write saved reports on two synthetic runs."""
     for name, planting in {"small": _SMALL, "full": _FULL}.items():
         export = _export(folder / "export", planting)
         # A report contains the command line, and therefore the paths in the command line.

@@ -72,7 +72,7 @@ def _write_convention(folder: Path) -> None:
 
 
 def _write_traces(folder: Path) -> None:
-    """Write a planted run as PyTorch traces with memory events, and as rocprofv3 files."""
+    """Write a synthetic run as PyTorch traces with memory events, and as rocprofv3 files."""
     planted = folder / "planted"
     planted.mkdir()
     plant(Planting(stages=2, microbatches=4, iterations=2), planted)

@@ -1,6 +1,6 @@
 """Generates jobs on several hosts whose clocks are wrong, and checks the reports on the jobs.
 
-``python -m scripts.score_inference clocks`` plants random jobs and counts their outcomes::
+``python -m scripts.score_inference clocks`` simulates random jobs and counts their outcomes::
 
     right     iterations are paired correctly, and errors are within the reported uncertainty
     unknown   the report states that the pairing is unknown
@@ -86,7 +86,7 @@ def set_period(planting: Planting, period_ns: int) -> Planting:
 
 
 def find_outcome(job: Job) -> Outcome:
-    """Plant a job, analyze it, and compare the report with the truth."""
+    """Simulate a job, analyze it, and compare the report with the truth."""
     with TemporaryDirectory() as folder:
         truth = plant(job.planting, Path(folder))
         paths = [Path(folder) / file.path for file in truth.files]

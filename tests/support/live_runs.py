@@ -14,14 +14,14 @@ from tests.support.recorded_runs import UPTIME_NS, Clock, record_iteration
 
 
 class LiveRun:
-    """Ranks that record a planted run. Each rank has its own host.
+    """Ranks that record a synthetic run. Each rank has its own host.
 
     Args:
         truth: Planted run.
         folder: Directory of the recording.
         monkeypatch: Fixture that sets the names of hosts.
         first: Number given to the first recorded iteration.
-        later_ns: Offset in ns that is added to all times of the planted run.
+        later_ns: Offset in ns that is added to all times in the synthetic run.
         limit_bytes: Maximum size of the files of a rank.
         host_ending: Suffix that is appended to each host name.
     """

@@ -128,7 +128,7 @@ RUNS = {
 
 @cache
 def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
-    """Plant a run, and return its report. Reports are cached for all tests."""
+    """Simulate a run, and return its report. Reports are cached for all tests."""
     with TemporaryDirectory() as folder:
         plant(planting, Path(folder))
         return bubbleviz.analyze(folder, **options)
@@ -148,7 +148,7 @@ Row = tuple[int, ...]
 def list_true_rows(
     report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
 ) -> list[Row]:
-    """Return the planted operations that have compute kernels, with the report's rank numbers."""
+    """Return the simulated operations that have compute kernels, with the report's rank numbers."""
     ranks = rank_numbers(report, truth)
     files = {file.path: index for index, file in enumerate(truth.files)}
     offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}

@@ -1,4 +1,4 @@
-"""Records planted runs with the recorder of ``bubbleviz.annotate``, at known times."""
+"""Records synthetic runs with the recorder of ``bubbleviz.annotate``, at known times."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def record_run(
     iterations: int = 1,
     limit_bytes: int = 1 << 20,
 ) -> None:
-    """Record a planted run, one file per rank.
+    """Record a synthetic run, one file per rank.
 
     Args:
         truth: Planted run.

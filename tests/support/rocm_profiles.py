@@ -1,4 +1,4 @@
-"""Converts planted nsys exports to profiles in the formats of ROCm's tools."""
+"""Converts synthetic nsys exports to profiles in the formats of ROCm's tools."""
 
 from __future__ import annotations
 

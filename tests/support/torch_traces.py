@@ -1,4 +1,4 @@
-"""Converts planted nsys exports to PyTorch profiler traces."""
+"""Converts synthetic nsys exports to PyTorch profiler traces."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _read_synchronization(
 def write_traces(
     export: Path, folder: Path, *, records: bool = True, modules: bool = False
 ) -> list[Path]:
-    """Write one gzipped trace per process of a planted export, and return the files.
+    """Write one gzipped trace per process in a synthetic export, and return the files.
 
     Args:
         export: Export of nsys.

@@ -32,8 +32,8 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-#: Direction of the data (F or B), and name of the parameter that decides whether the call receives
-#: data. Keyed by a word in the name of a transfer function.
+#: Direction of the data (F or B), and name of the parameter that determines whether the call
+#: receives data. Keyed by a word in the name of a transfer function.
 _DIRECTIONS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
 #: Chunk and microbatch of an operation. The chunk is None if a rank has only one chunk.

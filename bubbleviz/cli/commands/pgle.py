@@ -111,7 +111,7 @@ def _print_result(
 
     Args:
         costs: The costs.
-        comparison: Comparison of the costs with estimates, or None without estimates.
+        comparison: Comparison of the costs with estimates, or None if there are no estimates.
         cost_files: Paths of the files to which the costs are written.
     """
     from bubbleviz.analyses.pgle import text

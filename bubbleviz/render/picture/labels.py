@@ -94,12 +94,12 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
     """Return the stage label of each row, made up of a mark, the pipeline and the stage.
 
-    In styles with notes, a row is marked if it represents a rank that the advice concerns. The
-    pipeline is named if the drawn ranks belong to several pipelines. Rows that show the spread of
-    replicas never name a pipeline.
+    In styles with notes, a row is marked if it represents a rank that the advice is about. The
+    pipeline is named if the drawn ranks belong to several pipelines. The labels of rows that show
+    the spread of replicas never name a pipeline.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
-    # Rows that show the spread of replicas represent several pipelines, so they do not name any.
+    # Rows that show the spread of replicas represent several pipelines, so they do not name one.
     drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
     pipelines = {rank.pipeline for rank in selection.ranks}
     has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)

@@ -89,7 +89,7 @@ class _Box(NamedTuple):
 def draw_memory_plot(plot: MemoryPlot) -> str:
     """Return a memory plot as an SVG document.
 
-    Without points, the document shows only the reason why there is nothing to plot.
+    If there are no points, the document shows only the reason why there is nothing to plot.
     """
     page = Page("bvm-")
     page.title = plot.title

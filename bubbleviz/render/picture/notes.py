@@ -65,7 +65,7 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
     """Yield sentences about ratio bounds, clocks, and the mark on the ranks that advice is about.
 
     Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
-    represents a rank that the advice concerns.
+    represents a rank that the advice is about.
     """
     iterations = selection.iterations
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None

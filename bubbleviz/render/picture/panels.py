@@ -120,7 +120,7 @@ def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter |
 def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
     """Return the distinct notes of all panels, and a sentence about the limitations of each report.
 
-    A note on the ranks that the advice concerns also contains the title of its panel.
+    A note about the ranks that need attention also contains the title of its panel.
     """
     notes: list[str] = []
     for (title, _, _), timeline in zip(panels, timelines, strict=True):

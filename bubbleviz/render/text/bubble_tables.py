@@ -66,7 +66,7 @@ def _make_parts_table(
     Args:
         title: Start of the table title. The words ", mean of ranks and averaged iterations" are
             appended.
-        parts: Parts in display order. Without parts, the table has no rows.
+        parts: Parts in display order. If there are none, the table has no rows.
         more_columns: Additional columns, keyed by header. Each column has one cell per part,
             followed by the cell for the sum.
     """

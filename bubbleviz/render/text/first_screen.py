@@ -254,7 +254,7 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
 def _list_advice(report: Report, display: Display) -> list[doc.Line]:
     """Return the lines that contain the first advice and any further advice.
 
-    If the advice does not concern specific ranks, lines about ranks that stand out precede it.
+    If the advice is not about specific ranks, lines about ranks that stand out precede it.
     """
     sentence = choose_first_sentence(report, describe_first_steps(report))
     lines = [] if advise(report).marked_ranks else ranks.make_first_lines(report, display)
@@ -340,7 +340,9 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines that list the limits on the primary ratio. Without limits, return no lines.
+    """Return the lines that list the limits on the primary ratio.
+
+    The result is empty if there are none.
 
     The limits are, in this order:
 

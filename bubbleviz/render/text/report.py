@@ -33,7 +33,7 @@ def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
 def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
     """Yield the blocks of selected report sections.
 
-    For a section without blocks, a sentence says that there is nothing to list.
+    If a section has no blocks, a sentence says that there is nothing to list.
 
     Args:
         report: The report.

@@ -20,7 +20,8 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
     """Return the lines of a stacked bar and its legend.
 
     The bar is as wide as the sentences on the terminal. Each segment has at least one character.
-    Parts whose share would be printed as zero are left out. Without parts, no lines are returned.
+    Parts whose share would be printed as zero are left out. If there are no parts, no lines are
+    returned.
 
     Args:
         parts: (name, share, text of the share, color) of each part. The legend shows the name and

@@ -151,7 +151,7 @@ def select_timeline(
         report: The report.
         view: The ranks to draw, and the kind of rows.
         iteration: The iteration to draw.
-        marked: Indices of the ranks that the advice concerns. Rows draw the replicas in the
+        marked: Indices of the ranks that the advice is about. Rows draw the replicas in the
             pipeline with the most marked ranks; see :func:`draw_advised_pipeline`.
     """
     has_stages = any(rank.stage is not None for rank in select_ranks(report, view))
@@ -181,7 +181,7 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks that the advice concerns. Their rows are marked and bold.
+        marked: Indices of the ranks that the advice is about. Their rows are marked and bold.
         max_lines: Preferred maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
@@ -272,7 +272,7 @@ def _group_rows(
     Args:
         report: The report.
         selection: The rows of one iteration.
-        marked: Indices of the ranks that the advice concerns.
+        marked: Indices of the ranks that the advice is about.
         size: Number of rows per group. With a size of 1, all rows are returned.
     """
     rows, labels = selection.rows, _make_labels(report, selection.rows)

@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def pairs(self) -> tuple[ReportPair, ...]:
-        """The first run, paired with each other run."""
+        """Pairs of the first run and each other run."""
         first, *other_runs = (run.saved for run in self.runs)
         return tuple(make_pair(first, other) for other in other_runs)
 
@@ -261,7 +261,7 @@ def _describe_limits(
     - limits of each pair of runs (:func:`_describe_pair_limits`);
     - too few iterations for a test;
     - contradictory clocks;
-    - runs with different primary ratios, numbers of ranks or versions.
+    - runs that differ in their primary ratio, number of ranks or version.
 
     Args:
         runs: The runs.

@@ -25,8 +25,8 @@ from bubbleviz.schedules.choices import Choice, compare_sizes
 
 #: Minimum relative change in a time for it to be reported.
 _MIN_CHANGE = 0.02
-#: Minimum change in a slowdown, and minimum saving of advice, for it to be reported (fraction of
-#: 1).
+#: Minimum change in a slowdown and minimum saving of advice, as fractions. Smaller values are not
+#: reported.
 _MIN_COST = 0.01
 #: Minimum change in a kernel's time for it to be reported, relative to the time of all kernels.
 _MIN_KERNEL_CHANGE = 0.005

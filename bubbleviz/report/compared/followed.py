@@ -118,7 +118,7 @@ def _compare_with_promise(
     """Compare what one piece of advice promised with what was saved between two runs.
 
     The advice was not followed if its fault did not shrink, or if something else changed as well.
-    Otherwise, the verdict depends on the saving. The first case that applies decides:
+    Otherwise, the verdict depends on the saving. The first case that applies is used:
 
     - The promise was kept if the saving is at least the promise minus a tolerance. The tolerance is
       the promise's error bound or ``SAME_SAVING``, whichever is larger.

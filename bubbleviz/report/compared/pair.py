@@ -99,8 +99,8 @@ class RunPair(ReportPair):
           is 1.
 
         The compute time of a microbatch changes by a factor of about 1 in the first case, and about
-        ``e / l`` in the second. The closer of the two factors (on a log scale) decides. If either
-        number is unknown, the result is 1.
+        ``e / l`` in the second. The case whose factor is closer (on a log scale) is chosen. If
+        either number is unknown, the result is 1.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
