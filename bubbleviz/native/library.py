@@ -1,6 +1,7 @@
 """Finds, loads and calls the shared library, with numpy columns as arguments.
 
-Only :mod:`bubbleviz.native.functions` calls the library. Other modules use the functions there.
+Only :mod:`bubbleviz.native.functions` calls the library. Other modules use the functions in that
+module.
 """
 
 from __future__ import annotations

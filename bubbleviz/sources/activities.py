@@ -91,7 +91,7 @@ class ActivitiesBuilder:
         self._add(block, "copies")
 
     def _add(self, block: Ints, kind: str) -> None:
-        """Append those rows of a block that have valid times.
+        """Append the rows in a block that have valid times.
 
         Devices and name ids are replaced with consecutive numbers, in order of first occurrence.
 

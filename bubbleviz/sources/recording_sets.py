@@ -34,8 +34,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     recording's reason is used. ``no_links_reason`` is determined in the same way.
 
     Args:
-        parts: At least two recordings, decoded from one file. Two recordings must not have a
-            process in common, and the attribute ``names`` of every recording must be None.
+        parts: At least two recordings, decoded from one file. Two recordings must not share a
+            process, and the attribute ``names`` of every recording must be None.
         labels: Label for the processes of each recording, or "" for no label.
     """
     profiles = [part.profile for part in parts]

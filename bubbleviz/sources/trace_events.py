@@ -68,7 +68,7 @@ class ExactEvent(TraceEvent[ArgsT], gc=False):
 #: Process id and thread id of a thread, as written in events. An id may be a number or a text.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
-#: Doubles cannot represent times of at least this many microseconds to the nanosecond.
+#: Doubles cannot represent times at or above this limit, in microseconds, to the nanosecond.
 _INEXACT_US = float(1 << 43)
 #: Start values for the numbers that replace process ids and thread ids that are texts or too large.
 _FIRST_SUBSTITUTE_PID, _FIRST_SUBSTITUTE_TID = 0xF00000, 1 << 48

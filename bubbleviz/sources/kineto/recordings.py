@@ -176,8 +176,8 @@ class _Finder:
     def _find_key(self, process: int, device: int) -> _Key:
         """Return the key (label and offset) of the recording that a device belongs to.
 
-        The label is the label in the device's process id. The first rule that applies determines
-        the offset:
+        The label is taken from the device's process id. The first rule that applies determines the
+        offset:
 
         1. If the process id contains no number, the offset is 0.
         2. If several processes, including this one, launched work, the offset is the number in the
@@ -299,8 +299,8 @@ class _Finder:
         number in its process id. If only one key has that label, the key's offset is ignored.
 
         Returns:
-            Keys of the recordings, keyed by process number. None if a process matches no key, or if
-            two processes get the same key although another key is unused.
+            Keys of the recordings, keyed by process number. None if a process does not match any
+            key, or if two processes get the same key although another key is unused.
         """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:

@@ -37,7 +37,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import mask_possible
 
 #: Roles of lines. A line's role depends on the events that it contains. STREAM: kernels and copies
-#: on a GPU stream. OPS: instructions; those in a loop's body are nested inside the loop. ASYNC:
+#: on a GPU stream. OPS: instructions; a loop contains the instructions in its body. ASYNC:
 #: asynchronous transfers. MODULES: executions of modules. STEPS: training steps. HOST: events on a
 #: host thread. NOTHING: events that are not used.
 STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (

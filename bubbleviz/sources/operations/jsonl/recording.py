@@ -48,7 +48,7 @@ _FROM_NAMES = {
 def make_table(session: RecordedSession) -> OperationTable:
     """Convert a recording to an operation table.
 
-    Ranges with unknown names are left out. Ranges that only start transfers are left out too,
+    Ranges whose names are unknown are left out. Ranges that only start transfers are left out too,
     because the end of the transfer is unknown.
 
     Raises:
