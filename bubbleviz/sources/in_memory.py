@@ -112,6 +112,8 @@ class InMemoryRanges:
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
     """Return a copy of the ranges in which ``names`` contains only the names in use.
 
+    The column ``name_id`` is renumbered to match.
+
     Args:
         ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
         names: All names, including unused names. The names in use keep their order.

@@ -173,7 +173,10 @@ class _CollectedColumns:
         self.n_rows += len(rows)
 
     def finish(self) -> model.Cells:
-        """Return the columns collected from all blocks as one table."""
+        """Return the columns collected from all blocks as one table.
+
+        Texts are stripped of surrounding whitespace.
+        """
         none = np.empty(0, np.int64)
         numbers = {
             name: model.NumberColumn(
