@@ -43,7 +43,7 @@ class BubblevizError(Exception):
 
 
 class InputError(BubblevizError):
-    """A path does not exist, or contains no profile."""
+    """A path does not exist, or does not contain a profile."""
 
 
 class ProfileError(BubblevizError):

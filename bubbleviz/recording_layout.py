@@ -3,7 +3,7 @@
 A recording is a JSON Lines file: a header, followed by one line per iteration. ``bubbleviz guide
 record`` describes both kinds of lines and shows an example.
 
-Training processes import the module, so it has no imports of its own.
+Training processes import this module, so it does not import anything itself.
 """
 
 from __future__ import annotations

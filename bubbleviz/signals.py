@@ -21,8 +21,8 @@ def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]
     """Raise SystemExit on signals that end a process, so that temporary files get removed.
 
     Inside this context, the exit code is 128 plus the signal number. Signals that already have a
-    handler, or are ignored (as ``nohup`` does with SIGHUP), are left alone. Outside the main thread
-    this context has no effect, because only the main thread may set signal handlers.
+    handler or are ignored are left alone. For example, ``nohup`` ignores SIGHUP. Outside the main
+    thread this context has no effect, because only the main thread may set signal handlers.
 
     Args:
         signals: The signals to handle.

@@ -24,7 +24,7 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block
 from bubbleviz.recording_layout import NONE
 
-#: Maximum number of timing events per process. When all events are in use, ranges get no device
+#: Maximum number of timing events per process. When all events are in use, ranges do not get device
 #: times.
 MAX_EVENTS = 1 << 14
 #: Maximum relative drift between the clocks of the GPU and the host.

@@ -17,7 +17,7 @@ from bubbleviz.annotate.ranges import Range
 from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
-#: Context manager used for calls that get no range.
+#: Context manager used for calls that do not get a range.
 NO_RANGE: AbstractContextManager[object] = nullcontext()
 #: Positional and keyword arguments of a call. A function may replace keyword arguments in place.
 Args = tuple[Any, ...]

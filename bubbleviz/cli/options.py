@@ -185,8 +185,8 @@ class MeasurementOptions:
             paths: Paths of the profiles.
 
         Returns:
-            summary: The summary of the run, or of its idle time if the profiles contain no ranges
-                of forward or backward passes.
+            summary: The summary of the run, or of its idle time if the profiles do not contain
+                ranges of forward or backward passes.
             report: The measured report, or None if the summary is about idle time.
 
         Raises:
@@ -202,7 +202,7 @@ class MeasurementOptions:
         return summarize(report, by_rank=False), report
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
-        """Measure the idle time of profiles that contain no forward and backward ranges.
+        """Measure the idle time in profiles that do not contain forward or backward ranges.
 
         If the profiles contain such ranges, or if a convention is given, the result is None.
         """

@@ -134,7 +134,8 @@ def _make_operation_marks(
         is_visible &= (block.end_ns > selection.start_ns) & (block.start_ns < selection.end_ns)
         block = block.take(is_visible)
         is_selected = selection.is_selected(operations.iteration[block.operation])
-        # An interval that the edge clips to less than a pixel is invisible and needs no legend.
+        # An interval that the edge clips to less than a pixel is invisible, so the legend does not
+        # need an entry for it.
         start_ns = np.maximum(block.start_ns, selection.start_ns)
         end_ns = np.minimum(block.end_ns, selection.end_ns)
         is_cut = (start_ns > block.start_ns) | (end_ns < block.end_ns)

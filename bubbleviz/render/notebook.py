@@ -1,8 +1,8 @@
 """The ``Report`` class of the Python API, and its HTML for notebooks.
 
-A notebook shows the report as an HTML fragment without scripts. The fragment needs no network,
-styles only its own elements, and inherits its colors from the surrounding page. The fragment's size
-is bounded for any number of ranks.
+A notebook shows the report as an HTML fragment without scripts. The fragment does not need a
+network, styles only its own elements, and inherits its colors from the surrounding page. The
+fragment's size is bounded for any number of ranks.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
                 iteration and all ranks.
 
         Raises:
-            UsageError: The suffix belongs to no format, or an argument has the wrong type.
+            UsageError: The suffix does not belong to any format, or an argument has the wrong type.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
         if not isinstance(view, (View, NoneType)):

@@ -73,7 +73,7 @@ def choose_row_kind(report: Report, view: View) -> str:
 def select_ranks(report: Report, view: View) -> list[Rank]:
     """Return the ranks whose numbers a view selects, in the order of the report.
 
-    A view without rank numbers selects all ranks. Numbers that match no rank are ignored.
+    A view without rank numbers selects all ranks. Numbers that do not match any rank are ignored.
     """
     numbers = set(view.ranks)
     return [rank for rank in report.ranks if not numbers or rank.number in numbers]
@@ -169,8 +169,8 @@ def _make_standout_rows(
 ) -> Iterator[RankRow]:
     """Yield an extra row for each group of ranks that stands out.
 
-    Each row draws the first rank in the group that has no row yet. Stages, and groups in which
-    every rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
+    Each row draws the first rank in the group that does not have a row yet. Stages, and groups in
+    which every rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
 
     Args:
         report: The report.

@@ -429,7 +429,7 @@ def find_replay(report: Report, name: str) -> Change | None:
 def _find_replayed_iteration(report: Report) -> Change | None:
     """Return the replay of the typical iteration without a change.
 
-    The result is None if the iteration was not replayed, or if the replay has no bubble ratio or no
+    The result is None if the iteration was not replayed, or if the replay has no bubble ratio or
     length.
     """
     measured = find_replay(report, MEASURED)

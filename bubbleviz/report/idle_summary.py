@@ -330,7 +330,8 @@ class IdleSummary(Struct, frozen=True):
         schema: Name and version of this model.
         version: Version of bubbleviz that wrote the report.
         headline: Name of the primary idle share.
-        iterations: Always empty, because a report on idle time has no iterations of a pipeline.
+        iterations: Always empty, because a report on idle time does not contain pipeline
+            iterations.
         summary: Statistics on the idle time.
         restrictions: Reasons why busy and idle times are uncertain, most severe first.
         definitions: Definitions, keyed by term.

@@ -23,7 +23,8 @@ from bubbleviz.report.report import Report
 
 #: Causes of bubbles that the schedule itself implies.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
-#: Reasons for idle time at the start and end of an iteration, for ranks that form no pipeline.
+#: Reasons for idle time at the start and end of an iteration, for ranks that do not form a
+#: pipeline.
 _EDGES = {
     Cause.WARMUP: "another rank has already begun the iteration",
     Cause.DRAIN: "another rank has not finished the iteration",

@@ -51,7 +51,7 @@ def name_saved_measure(summary: RunSummary) -> Measure:
 
 
 def is_idle_elsewhere(report: Report) -> bool:
-    """Return whether the ranks form no pipeline and the sentence about kernel time is needed.
+    """Return whether the ranks are not a pipeline and the sentence about kernel time is needed.
 
     If so, the primary ratio covers only part of the GPUs' idle time. See
     :attr:`.kernel_time.KernelTime.sentence`.

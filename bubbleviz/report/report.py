@@ -214,8 +214,8 @@ class Report:
     def launch_gap(self) -> float | None:
         """Fraction of the operations' busy time during which none of their compute kernels ran.
 
-        Only forwards and backwards of averaged iterations are included. The result is None if they
-        have no busy time.
+        Only forwards and backwards of averaged iterations are included. The result is None if these
+        operations have no busy time.
         """
         averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
         operations = self.operations
@@ -630,8 +630,8 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations about iterations that began before every rank was being recorded.
 
-    In such iterations, ranks may have waited for a rank whose recording began later. If this leaves
-    no averaged iteration, the limitation also restricts the report.
+    In such iterations, ranks may have waited for a rank whose recording began later. If no averaged
+    iterations are left, the limitation also restricts the report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:

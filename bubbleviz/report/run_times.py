@@ -92,7 +92,7 @@ def _average_all(times: OperationTimes) -> OperationTimes:
     """Replace the mean over the typical iteration with the mean over all iterations.
 
     This is meant for runs that have a single pipeline, where more samples give a better estimate.
-    The times are returned unchanged if they have no mean over the typical iteration.
+    If there is no mean over the typical iteration, the times are returned unchanged.
     """
     if times.pipeline_ns is None:
         return times

@@ -149,7 +149,7 @@ def _read_schema(path: str, data: bytes) -> str:
     """Return the value of the key ``schema`` in the JSON of a report.
 
     Raises:
-        InputError: The data is not JSON, or has no such key.
+        InputError: The data is not JSON, or does not have this key.
     """
     try:
         values = msgspec_json.decode(data, type=dict[str, Raw])

@@ -86,7 +86,8 @@ def _list_values(value: Any, path: str = "") -> list[str]:
     """Return one line per scalar value, as ``KEY.KEY: VALUE``.
 
     Dictionaries are sorted by key. A list adds ``[]`` to the path, without the index of the entry,
-    so that a new entry changes no other line. Floats are rounded to ten significant digits.
+    so that a new entry does not change any other line. Floats are rounded to ten significant
+    digits.
     """
     if isinstance(value, dict) and value:
         pairs = sorted((f"{path}.{key}" if path else str(key), key) for key in value)

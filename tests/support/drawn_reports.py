@@ -162,7 +162,7 @@ def make_report(
 
 
 def make_empty_explanation(iterations: int, ranks: int, operations: Operations) -> Explanation:
-    """Return an explanation that contains no idle time, dependencies, critical path or changes."""
+    """Return an explanation without idle time, dependencies, critical path or changes."""
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),

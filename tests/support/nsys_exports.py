@@ -208,7 +208,8 @@ def write_profile(
     if utc_epoch_ns is None:
         rows["TARGET_INFO_SESSION_START_TIME"] = []
     with closing(sqlite3.connect(path)) as db:
-        # The file is not needed after the test, so it needs no protection against crashes.
+        # The file is not needed after the test, so it does not have to be protected against
+        # crashes.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         for table in [table for table in _TABLES if table not in without]:
             db.execute(f"CREATE TABLE {table} ({_declare_columns(_TABLES[table])})")

@@ -93,9 +93,9 @@ def read(path: Path) -> Capture:
     """Read the rows of a profile.
 
     Work and calls that start and end at 0 have no timestamps. Duplicate rows (equal call, name,
-    device and times) are read once. The name of a range is ``text``, or ``StringIds[textId]`` if
-    ``text`` is NULL; ranges without a name are left out. An open range ends with the capture (the
-    latest end of any kernel, call, copy, fill or range), but never before it starts.
+    device and times) are read only once. The name of a range is ``text``, or ``StringIds[textId]``
+    if ``text`` is NULL; ranges without a name are left out. An open range ends with the capture
+    (the latest end of any kernel, call, copy, fill or range), but never before it starts.
     """
     with closing(sqlite3.connect(path)) as db:
 
@@ -567,8 +567,8 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
     """Return iterations that end before a forward whose key they already contain.
 
     An iteration ends after the last Optimizer before that forward, or directly before the forward
-    if it contains no Optimizer. The new iteration must not contain the key either. Another part of
-    the same operation (without an Optimizer in between) is not a repetition.
+    if it does not contain an Optimizer. The new iteration must not contain the key either. Another
+    part of the same operation (without an Optimizer in between) is not a repetition.
     """
     first_index = [0]
     forwards = [i for i, e in enumerate(entries) if e.is_forward]

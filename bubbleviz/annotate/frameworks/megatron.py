@@ -134,9 +134,9 @@ class _Batch:
 
         Args:
             direction: "F" for activations or "B" for gradients.
-            is_receiving: Whether the call receives data, or None if the call has no such argument.
-                In that case, every rank receives except the first rank ("F") or the last rank
-                ("B").
+            is_receiving: Whether the call receives data, or None if the call does not have this
+                argument. In that case, every rank receives except the first rank ("F") or the last
+                rank ("B").
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -418,7 +418,7 @@ def _make_transfer_range_factory(
 def _wrap_optimizers(annotations: Annotations) -> None:
     """Wrap the method ``step`` of every optimizer class. A chained optimizer opens only one range.
 
-    Up to version 0.5, Megatron-Core contains no optimizers, so no class is wrapped.
+    Up to version 0.5, Megatron-Core does not contain optimizers, so no classes are wrapped.
     """
     if importlib.util.find_spec(f"{_CORE}.optimizer") is None:
         return

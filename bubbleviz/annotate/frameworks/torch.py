@@ -32,7 +32,7 @@ def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
     """Annotate the forwards, backwards, optimizer steps and iterations of a training loop.
 
     An iteration starts with the first forward after an optimizer step. The forwards in an iteration
-    are numbered as microbatches. Forwards without gradients get no range.
+    are numbered as microbatches. Forwards without gradients do not get a range.
 
     Args:
         model: Model that the training loop calls, after DDP, ``fully_shard`` or ``torch.compile``

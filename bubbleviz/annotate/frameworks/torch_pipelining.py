@@ -126,7 +126,7 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
 def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
     """Return a function that creates the range for a gradient reduction.
 
-    Only stages with a sharded module reduce gradients, so other stages get no range.
+    Only stages with a sharded module reduce gradients, so other stages do not get a range.
 
     Args:
         sharded: Class of sharded modules, or () if unknown. If it is unknown, every stage gets a

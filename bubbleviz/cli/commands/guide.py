@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".md"
 _FOLDER = Path(__file__).parents[2] / "guides"
-#: Guide name for each command that has no guide of the same name.
+#: Guide names for commands without a guide of the same name, keyed by command.
 _OF_COMMANDS = {
     "analyze": "ratios",
     "gate": "compare",

@@ -87,7 +87,7 @@ def _read_model(
         UsageError: Both a table and a run are given, or neither is. Also raised if
             ``--layers-per-stage`` is not a list of numbers or is missing for a report, or if an
             option does not apply to a report.
-        BubblevizError: An input cannot be read, or contains no model.
+        BubblevizError: An input cannot be read, or does not contain a model.
     """
     if layers is not None:
         if run or layers_per_stage is not None:

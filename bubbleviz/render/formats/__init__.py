@@ -2,8 +2,8 @@
 
 Each row contains the path of the rendering function, which is imported only when called. The
 command line can therefore list all formats without importing them. A rendering function takes a
-report and a view, returns text or bytes, and opens no files. New rows are tested automatically,
-because the tests run over all formats.
+report and a view, returns text or bytes, and does not open any files. New rows are tested
+automatically, because the tests run over all formats.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ class Renderer:
     def _find_conversion(self, file: str) -> str:
         """Return the format that an SVG must be converted to: ``pdf``, ``png``, or "" for none.
 
-        The first of ``suffixes`` needs no conversion. For another suffix that ends in ``.pdf`` or
-        ``.png``, the result is ``pdf`` or ``png``. For example, ``x.panels.pdf`` gives ``pdf``.
+        The first of ``suffixes`` does not require a conversion. For another suffix that ends in
+        ``.pdf`` or ``.png``, the result is ``pdf`` or ``png``. For example, ``x.panels.pdf`` gives
+        ``pdf``.
         """
         typeset = [ending for ending in self.suffixes[1:] if ending.endswith((".pdf", ".png"))]
         return next((ending[-3:] for ending in typeset if file.lower().endswith(ending)), "")
@@ -172,7 +173,7 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
 def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
     """Check that an output file's suffix does not belong to a different format.
 
-    The suffix ``.txt``, and suffixes that belong to no format, are accepted for every format.
+    The suffix ``.txt``, and any suffix that does not belong to a format, are always accepted.
 
     Args:
         file: Path of the file.

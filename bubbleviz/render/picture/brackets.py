@@ -70,7 +70,7 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw each iteration's bracket, and a dashed line at the start of each iteration.
 
-    The first iteration has no dashed line.
+    There is no dashed line at the start of the first iteration.
     """
     brackets = _place_brackets(selection, page.style)
     top, bottom = px(layout.tops[0] - 4), px(layout.bottom + 4)

@@ -62,7 +62,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     """Draw a heat map for each phase of the first drawn iteration, and a note about the shades.
 
     Operations are ignored if they have no busy time or if their microbatch or virtual stage is
-    unknown. A phase whose operations are all ignored has no map.
+    unknown. If all operations in a phase are ignored, no map is drawn for the phase.
     """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"

@@ -145,7 +145,7 @@ class RowPainter:
     def merged_words(self) -> str:
         """Text with the number of merged operations and of merged unattributed-compute intervals.
 
-        Communication counts as operations. The text is "" if no marks are merged.
+        Communication marks are counted as operations. The text is "" if no marks are merged.
         """
         merged = self.merged.counts + self._merged_lane.counts
         unattributed = merged.pop(UNATTRIBUTED_KIND, 0)

@@ -69,9 +69,9 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 def _describe_kernel_share(report: Report) -> str:
     """Return a clause with the share of time during which any kernel was running, or "".
 
-    The clause is needed only if the ranks form no pipeline and the primary ratio covers only part
-    of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, :func:`_describe_bounds`
-    includes the share in its texts.
+    The clause is needed only if the ranks do not form a pipeline and the primary ratio covers only
+    part of the idle time; see :func:`.is_idle_elsewhere`. For all other runs,
+    :func:`_describe_bounds` includes the share in its texts.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""
@@ -152,7 +152,8 @@ def _describe_run(report: Report) -> str:
     iterations counts only iterations in which the primary ratio is known.
     """
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
-    # The last iteration has no ``period``, so this can be fewer than the averaged iterations.
+    # The last iteration has no ``period``, so this number can be smaller than that of averaged
+    # iterations.
     averaged = report.summary.bubble_ratio[report.headline].n
     schedule = _name_exact_schedule(report)
     return (

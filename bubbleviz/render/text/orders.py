@@ -19,7 +19,7 @@ def list_orders(report: Report) -> Iterator[doc.Block]:
     """Yield sentences on how well the run matches the recognized schedule and the plan.
 
     The sentences are followed by a list of the first operations that are out of order. If the ranks
-    form no pipeline, a sentence gives the reason instead.
+    do not form a pipeline, a sentence gives the reason instead.
     """
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:

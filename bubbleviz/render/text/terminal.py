@@ -126,7 +126,7 @@ def render_lines(
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
     """Yield the wrapped lines of a sentence. Only the lead gets the lead's style.
 
-    Preformatted lines, and lines that fit and contain no tab, are unchanged. In a file, words
+    Preformatted lines, and lines that fit and do not contain a tab, are unchanged. In a file, words
     longer than a line are not truncated.
 
     Args:

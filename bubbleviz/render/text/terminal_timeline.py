@@ -41,7 +41,7 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Kinds of cells that contain no mark. Their codes are greater than all mark codes.
+#: Kinds of cells that do not contain a mark. Their codes are greater than all mark codes.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)

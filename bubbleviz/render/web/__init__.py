@@ -1,1 +1,1 @@
-"""Renders the interactive report: a single HTML page that needs no network."""
+"""Renders the interactive report: a single HTML page that does not need a network."""

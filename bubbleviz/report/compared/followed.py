@@ -81,10 +81,10 @@ class AdviceResult:
 def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
     """Check each piece of advice from the earlier report against the later run.
 
-    Advice counts as followed only if the fault that it names shrank by more than noise, and the
-    rest of the job stayed the same. If several pieces of advice were followed, each promise is
-    compared with the combined saving. Only the first advice of each kind is checked, and only if it
-    promises a saving of at least ``SAME_SAVING``.
+    Advice counts as followed only if the fault that it names shrank by more than noise can explain,
+    and the rest of the job stayed the same. If several pieces of advice were followed, each promise
+    is compared with the combined saving. Only the first advice of each kind is checked, and only if
+    it promises a saving of at least ``SAME_SAVING``.
 
     Returns:
         The results, in the order of the advice. Advice to run more microbatches comes last. For

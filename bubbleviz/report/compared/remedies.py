@@ -1,8 +1,8 @@
 """Remedies: check whether a later run followed a piece of advice.
 
-Advice counts as followed only if the fault that it names shrank by more than noise, and everything
-else stayed the same. Without the second condition, the effect of a change in the schedule, for
-example, could be credited to advice about kernels.
+Advice counts as followed only if the fault that it names shrank by more than noise can explain, and
+everything else stayed the same. Without the second condition, the effect of a change in the
+schedule, for example, could be credited to advice about kernels.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
         pair: The two reports.
 
     Returns:
-        is_remedied: Whether the fault shrank by more than noise.
+        is_remedied: Whether the fault shrank by more than noise can explain.
         change: A clause that describes the change.
     """
     earlier, later = pair.earlier, pair.later
@@ -272,7 +272,7 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
 
 
 def _is_remedied(kind: str, first: float, usual: float, last: float) -> bool:
-    """Return whether a measure improved by more than noise.
+    """Return whether a measure improved by more than noise can explain.
 
     Args:
         kind: Kind of the advice.
@@ -287,7 +287,7 @@ def _is_remedied(kind: str, first: float, usual: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether a value fell by more than noise, and the fault shrank noticeably.
+    """Return whether a value fell by more than noise can explain and the fault shrank noticeably.
 
     The condition is ``first - last > max(_NOISE * first, _MIN_REMEDY * fault)``.
 
