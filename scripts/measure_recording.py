@@ -55,7 +55,7 @@ def _measure_recording(folder: Path) -> tuple[float, float]:
 
 
 def _measure_us() -> float:
-    """Run all iterations once; return the CPU time per operation in microseconds."""
+    """Run all iterations once, and return the CPU time per operation in microseconds."""
     start_s = time.process_time()
     for _ in range(_ITERATIONS):
         with annotate.iteration():

@@ -265,7 +265,7 @@ def _choose_formats(
         files: Path passed with each format's own option, such as ``--svg``, or None if the option
             was not passed. Keyed by format.
         outputs: Paths passed with ``-o``. Their suffixes determine the formats.
-        endings: Formats that only this command can write, keyed by the ending of the file name.
+        endings: Formats that only this command can write, keyed by file name suffix.
 
     Raises:
         UsageError: Two outputs are the same file, or a suffix belongs to none of the command's
@@ -323,7 +323,7 @@ def command(
 
     Args:
         files: Description of each format that the command can write, keyed by format name.
-        endings: Formats that only this command can write, keyed by the ending of the file name.
+        endings: Formats that only this command can write, keyed by file name suffix.
         documented: Formats whose options are listed in ``--help``. The options of other formats are
             hidden, because ``-o`` with a suffix does the same.
     """
@@ -409,7 +409,7 @@ def _list_output_options(
 
     Args:
         files: Description of each format that the command can write, keyed by format name.
-        endings: Formats that only this command can write, keyed by the ending of the file name.
+        endings: Formats that only this command can write, keyed by file name suffix.
         documented: Formats whose options are listed in ``--help``.
     """
     parameters = [_make_keyword("output", list[str] | None, _make_output_option(files, endings))]

@@ -55,10 +55,10 @@ def find_even_chunks(
 
         time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 
-    For the first chunk, 17 lengths are tried, from a quarter to four times the longest measured
-    chunk. Every further chunk takes about as long as the first one. The split with the shortest
-    time is used. All stages are assumed to cost as much as the slowest one, which is the stage
-    whose longest chunk takes the most time.
+    For the first chunk, 17 lengths are tried, from a quarter to four times the length of the
+    longest measured chunk. Every further chunk takes about as long as the first one. The split with
+    the shortest time is used. All stages are assumed to cost as much as the slowest one, which is
+    the stage whose longest chunk takes the most time.
 
     Args:
         costs: Chunk costs, one entry per virtual stage.
@@ -90,8 +90,7 @@ def find_even_chunks(
         ]
         return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
 
-    # The first chunk has between a quarter of and four times as many tokens as the longest chunk
-    # that ran.
+    # The lengths range from a quarter to four times the length of the longest chunk that ran.
     firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
     even = min(map(slowest.split_prompt, sorted(firsts)), key=prompt_time_ns)
     is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)

@@ -18,9 +18,10 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the current directory, or only its file name if there is none.
+    """Return a path relative to the current directory.
 
-    A path that is already relative is returned unchanged.
+    A path that is already relative is returned unchanged. If the path cannot be made relative, only
+    its file name is returned.
     """
     if not Path(path).is_absolute():
         return path

@@ -146,7 +146,7 @@ def _record_launches(report: Report) -> str:
 def _check_for_missing(report: Report) -> str:
     """Return the advice to check for missing profiles, along with the first sign of one.
 
-    The work of a missing stage would look like transfers between its neighbors.
+    The work of a missing stage would appear as a transfer between its neighbors.
     """
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     reasons = [note.reason for note in report.limitations if note.kind is kind]

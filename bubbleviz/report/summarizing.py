@@ -70,7 +70,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         report: The report.
         by_rank: Whether each iteration lists its ranks. If so, the timeline is included as well,
             provided that the report has at most ``MAX_SAVED_OPERATIONS`` operations.
-        slowdown: Whether to compute slowdowns, which is slow for thousands of ranks.
+        slowdown: Whether to compute slowdowns. This takes long for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
     times, advised = explanation.phase_times, advise(report)
@@ -469,7 +469,7 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 
 
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
-    """Return the summary entry for other simulated schedules, or None if none was simulated.
+    """Return the summary entry for other simulated schedules, or None if none were simulated.
 
     The entry contains the measured times, one row per schedule, and the best microbatch order.
     """

@@ -21,7 +21,7 @@ def replace_byte(content: bytearray, offset: int, chance: Random) -> None:
 
 
 def damage_bytes(content: bytes, chance: Random) -> bytes:
-    """Replace a few bytes; remove, repeat, zero or insert a block; or cut off the end."""
+    """Replace a few bytes, remove, repeat, zero or insert a block, or cut off the end."""
     if not content:
         return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
     damaged = bytearray(content)

@@ -62,7 +62,7 @@ def make_measured(
     Args:
         cells: (rank, iteration, operations in execution order) tuples, in any order.
         places: Stage and pipeline of each rank.
-        iterations: Iterations of the run; by default, all are training iterations.
+        iterations: Iterations of the run. By default, all are training iterations.
     """
     rows = [
         drawn.Op(

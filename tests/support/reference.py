@@ -287,7 +287,7 @@ def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread
 def attribute(capture: Capture, meaning_of: dict[Range, Meaning]) -> list[Attribution]:
     """Attribute each kernel, copy and fill to a call, and the call to a range.
 
-    Rule 1: the call is the earliest one with the same (process, correlation); the first row wins
+    Rule 1: the call is the earliest one with the same (process, correlation). The first row wins
     ties. Rule 2: the range is the innermost one that contains the call. Rule 3: otherwise it is the
     innermost backward range that is open on another thread (start <= call start <= end), if exactly
     one thread has such a range. Kernels belong to the thread that launched them.

@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Matches the endings of former report formats. The last part of each of these endings now belongs
-#: to a format with different content.
+#: Matches the suffixes of former report formats. The last part of each of these suffixes now
+#: belongs to a format with different content.
 _FORMER_ENDINGS = re.compile(
     r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
-#: Matches the endings of former plan formats.
+#: Matches the suffixes of former plan formats.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
 #: Error messages for required optional packages that are not installed, keyed by package.
@@ -60,8 +60,8 @@ class Renderer:
 
     Attributes:
         name: Name of the format, and of the command-line option ``--NAME FILE``.
-        endings: Space-separated file name endings for which ``-o`` writes this format. If the
-            endings of several formats match a file name, the longest ending wins.
+        endings: Space-separated file name suffixes for which ``-o`` writes this format. If the
+            suffixes of several formats match a file name, the longest one wins.
         function: Dotted path of the rendering function, relative to ``bubbleviz.render``. The
             function takes a report and a view, and returns text or bytes.
         package: Optional package that the format requires, or "" if none.
@@ -79,7 +79,7 @@ class Renderer:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The file name endings as a tuple."""
+        """The file name suffixes as a tuple."""
         return tuple(self.endings.split())
 
     @property

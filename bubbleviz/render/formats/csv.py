@@ -97,7 +97,7 @@ def _list_cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
 def _list_inert_names(code: Ints, names: Sequence[str]) -> Sequence[object]:
     """Return the name of each code, or "" for code -1.
 
-    Names are escaped so that no spreadsheet program evaluates them as a formula.
+    Names are escaped so that spreadsheet programs do not evaluate them as formulas.
     """
     return CodedTexts(code, [quote_formula(name) for name in names]).listed()
 

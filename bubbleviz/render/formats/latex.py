@@ -123,7 +123,7 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
     ranks = format_count(len(report.ranks), "rank")
     yield rf"  \caption{{{measure} in \% over {over} on {ranks}.}}"
     yield r"  \label{tab:bubble-ratios}"
-    yield r"  \smallskip"  # standard classes have no space below a caption
+    yield r"  \smallskip"  # standard classes do not have space below a caption
     # Make the table fit into one column of a two-column page, which is 229 pt wide in ``article``.
     yield r"  \small"
     yield r"  \setlength{\tabcolsep}{3pt}"

@@ -112,7 +112,7 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return a character whose halves show two adjacent cells, and the character's style.
+        """Return a character whose halves show two adjacent cells, along with its style.
 
         Args:
             left: Kind of the left cell.

@@ -249,7 +249,7 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
     """
     name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(repeated.measure).get(name)
-    # Times before and after an onset are both in ms; the fault is their difference.
+    # Times before and after an onset are both in ms. The fault is their difference.
     before = dict(advice.measure).get("before ms")
     if before is None:
         before = 0.0 if advice.kind in _ZERO_BASED else 1.0
