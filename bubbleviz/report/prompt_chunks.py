@@ -28,14 +28,14 @@ def format_cost(cost: ChunkCost) -> str:
 
 
 def explain_uneven_chunks(costs: Sequence[ChunkCost]) -> str:
-    """Return why prompt chunks take unequal times although their tokens may be even.
+    """Return the reason why prompt chunks take different times even if their lengths are equal.
 
     Args:
         costs: Chunk costs, one entry per virtual stage.
 
     Returns:
-        A sentence without a final period. It is "" if the tokens of chunks differ and no fit
-        depends on a prefix, or if there are no costs.
+        A sentence without a final period. It is "" if chunks differ in length and no fit depends on
+        a prefix, or if there are no costs.
     """
     if any(cost.prompt_tokens and cost.token_squared_ns for cost in costs):
         return "Chunks take longer as their prefix grows"
@@ -50,8 +50,8 @@ def find_even_chunks(
 ) -> tuple[int, tuple[int, ...], float, float] | None:
     """Split the longest prompt into chunks that take equal time.
 
-    If chunks are equally long, later chunks take more time because they read a longer prefix. In a
-    pipeline of equal stages, the time of a prompt depends on the slowest chunk::
+    If all chunks have the same length, later chunks take more time because they read a longer
+    prefix. In a pipeline of equal stages, the time of a prompt depends on the slowest chunk::
 
         time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 

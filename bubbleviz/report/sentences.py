@@ -698,8 +698,8 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
     - "": the action names the microbatches that take too long.
     - Any other text: the lengths of all microbatches vary.
 
-    If the tokens of prompt chunks are even already, or if the time of a chunk depends on its
-    prefix, the action is to shorten the chunks that take longest.
+    If prompt chunks already have equal lengths, or if a chunk's time depends on its prefix, the
+    action is to shorten the chunks that take longest.
     """
     times = f"{_format_multiple(fault)} times"
     if fault.detail == "first":
