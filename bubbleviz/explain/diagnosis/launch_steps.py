@@ -15,7 +15,9 @@ to which the rank's launches are most regular:
   host is not the bottleneck: it waits until everything is ready. The replay needs no launch step.
 - ``START``: the start of the previous operation. The host is one operation ahead of the GPU.
 - ``END``: the end of the previous operation. The host waits for the GPU.
-- ``LAUNCH``: the previous launch. The host does not wait at all.
+- ``LAUNCH``: the previous launch. The host does not wait at all. This is ruled out if launches are
+  as regular relative to an operation several positions earlier: then the queue of launches is full,
+  and the GPU is the bottleneck.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ from bubbleviz.model.intervals import group_extents
 
 _LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
 #: Maximum mean deviation of a rank's launch steps from their median, as a fraction of the median.
-_MAX_DEVIATION = 0.1
+_MAX_DEVIATION = 0.2
 #: Launches are more regular relative to another time than relative to ``INPUT`` if their deviation
 #: is smaller than this fraction.
 _MORE_REGULAR = 0.5
+#: Maximum number of operations that a full queue of launches is assumed to contain.
+_MAX_QUEUE = 8
 #: Minimum number of launches in which a regularity can be found.
 _MIN_LAUNCHES = 6
 
@@ -95,6 +99,7 @@ class _Launches:
 
     row: Ints
     previous: Ints
+    part: Ints
     launched_ns: Ints
     references_ns: Ints
     ranks: Groups
@@ -226,6 +231,7 @@ def _list_launches(scenarios: Scenarios, launched_ns: Ints) -> _Launches:
     return _Launches(
         row=row,
         previous=previous,
+        part=work.rank_iteration[row],
         launched_ns=launched_ns[row],
         references_ns=np.stack(
             (
@@ -246,7 +252,8 @@ def _choose_references(launches: _Launches) -> Ints:
     The deviation of a rank is the mean absolute deviation of its launch steps from the median of
     their group. A time replaces an earlier one in :class:`Follows` if its deviation is less than
     half as large. The result is ``INPUT`` if there are fewer than 6 launches. It is also ``INPUT``
-    if the deviation exceeds 10 % of the mean launch step, or if this mean is at most 20 us.
+    if the deviation exceeds 20 % of the mean launch step, if this mean is at most 20 us, or if a
+    full queue explains the launches (:func:`_mask_queued_ranks`).
 
     Returns:
         One value per group of ``launches.ranks``.
@@ -265,14 +272,66 @@ def _choose_references(launches: _Launches) -> Ints:
         is_regular &= n_launches >= _MIN_LAUNCHES
         choice = np.where(is_regular, follows, Follows.INPUT)
         chosen = np.where(is_better, choice, chosen)
+    if (chosen == Follows.LAUNCH).any():
+        chosen[(chosen == Follows.LAUNCH) & _mask_queued_ranks(launches)] = Follows.INPUT
     return chosen
+
+
+def _mask_queued_ranks(launches: _Launches) -> Bools:
+    """Return a mask of the ranks whose launches wait for a free place in the queue of launches.
+
+    If the queue holds k launches, the host launches an operation when the operation k positions
+    earlier starts or ends. A rank is queued if its launches are more regular relative to one of
+    these times than relative to the previous launch, for any k from 2 to 8::
+
+        launches   F3      F4      F5            a queue of two: F4 is launched when F2 ends
+        GPU      ├─ F1 ─┤├─ F2 ─┤├─ F3 ─┤
+
+    Returns:
+        One value per group of ``launches.ranks``.
+    """
+    is_queued = np.zeros(len(launches.ranks), bool)
+    for depth in range(2, _MAX_QUEUE + 1):
+        later = np.arange(depth - 1, len(launches.row))
+        earlier = later - (depth - 1)
+        is_same_part = launches.part[later] == launches.part[earlier]
+        later, earlier = later[is_same_part], earlier[is_same_part]
+        launch_ns = _measure_deviations(
+            launches, later, launches.references_ns[Follows.LAUNCH, later]
+        )
+        # The previous operation of an earlier launch is ``depth`` positions before the later one.
+        for follows in (Follows.START, Follows.END):
+            queue_ns = _measure_deviations(
+                launches, later, launches.references_ns[follows, earlier]
+            )
+            is_queued |= queue_ns < launch_ns
+    return is_queued
+
+
+def _measure_deviations(launches: _Launches, selected: Ints, reference_ns: Ints) -> Floats:
+    """Return the mean absolute deviation of each rank's launch steps from their median, in ns.
+
+    Args:
+        launches: Launches of all ranks.
+        selected: Indices of the launches to use.
+        reference_ns: Time from which the step of each of these launches is measured.
+
+    Returns:
+        One value per group of ``launches.ranks``, or 0 if none of its launches is selected.
+    """
+    step_ns = (launches.launched_ns[selected] - reference_ns).astype(np.float64)
+    kind, rank = launches.kinds.of_row[selected], launches.ranks.of_row[selected]
+    median_ns = group_medians(kind, len(launches.kinds), step_ns)[kind]
+    n_ranks = len(launches.ranks)
+    count = np.maximum(np.bincount(rank, minlength=n_ranks), 1)
+    return np.asarray(np.bincount(rank, np.abs(step_ns - median_ns), n_ranks) / count, np.float64)
 
 
 def _mask_early_ranks(launches: _Launches) -> Bools:
     """Return a mask of the ranks whose launches do not wait for their inputs.
 
     Most of their launches come more than 20 us before ``INPUT``. In addition, the time from launch
-    to ``INPUT`` must be irregular: the median of its deviations is more than 10 % of its mean, and
+    to ``INPUT`` must be irregular: the median of its deviations is more than 20 % of its mean, and
     more than 20 us.
 
     Returns:
