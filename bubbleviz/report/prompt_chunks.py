@@ -40,7 +40,8 @@ def explain_uneven_chunks(costs: Sequence[ChunkCost]) -> str:
     if any(cost.prompt_tokens and cost.token_squared_ns for cost in costs):
         return "Chunks take longer as their prefix grows"
     tokens = {number for cost in costs for number in (cost.least_tokens, cost.most_tokens)}
-    if len(tokens) != 1:
+    # A chunk of a single token is a decode step, which cannot be made shorter.
+    if len(tokens) != 1 or tokens == {1}:
         return ""
     return f"All chunks have {tokens.pop():,} tokens, so longer prefixes may be the reason"
 

@@ -14,6 +14,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.memory_sizes import describe_fit
+from bubbleviz.model.run_kinds import INFERENCE
 from bubbleviz.model.texts import format_count, format_percent, list_and_count, list_first
 from bubbleviz.report.advice import (
     Advice,
@@ -698,8 +699,8 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
     - "": the action names the microbatches that take too long.
     - Any other text: the lengths of all microbatches vary.
 
-    If prompt chunks already have equal lengths, or if a chunk's time depends on its prefix, the
-    action is to shorten the chunks that take longest.
+    In inference, if prompt chunks already have equal lengths or if a chunk's time depends on its
+    prefix, the action is to shorten the chunks that take longest.
     """
     times = f"{_format_multiple(fault)} times"
     if fault.detail == "first":
@@ -713,25 +714,37 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
             if len(report.iterations) > 1
             else "",
         )
-    costs = report.explanation.chunk_costs
-    action, next_step = "Spread tokens evenly over the microbatches", ""
-    unit, units = "microbatch", "microbatches"
-    if reason := explain_uneven_chunks(costs):
+    reason = explain_uneven_chunks(report.explanation.chunk_costs)
+    is_prompt = report.kind == INFERENCE and bool(reason)
+    action = "Spread tokens evenly over the microbatches"
+    if is_prompt:
         action = "Make the chunks that take longest shorter"
-        unit, units = "chunk", "chunks"
-        if find_even_chunks(costs) is not None:
-            next_step = "For chunk lengths that take equal time, see -v operations"
     if fault.detail:
         evidence = f"On every stage, the longest 5 % take {times} as long as the shortest 5 %"
-        return action, join_sentences(reason, evidence), next_step
-    numbers = sorted({microbatch for _, microbatch in fault.microbatches})
+    else:
+        numbers = sorted({microbatch for _, microbatch in fault.microbatches})
+        action = f"{action}: {_name_long_microbatches(numbers, is_prompt=is_prompt)} too long"
+        they_take = "it takes" if len(numbers) == 1 else "they take"
+        n_long = f"{format_count(len(fault.microbatches), 'time')} over all iterations"
+        evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
+    if not is_prompt:
+        return action, evidence, ""
+    has_even_chunks = find_even_chunks(report.explanation.chunk_costs) is not None
+    next_step = "For chunk lengths that take equal time, see -v operations"
+    return action, join_sentences(reason, evidence), next_step if has_even_chunks else ""
+
+
+def _name_long_microbatches(numbers: Sequence[int], *, is_prompt: bool) -> str:
+    """Return, for example, ``microbatch 3 is`` or ``chunks 3, 4, 5, … are``.
+
+    Args:
+        numbers: Numbers of the microbatches, ascending. Must not be empty.
+        is_prompt: Whether to call the microbatches chunks.
+    """
     names = list_first([str(number) for number in numbers], _MAX_NAMED)
-    are_long, they_take = f"{units} {names} are", "they take"
     if len(numbers) == 1:
-        are_long, they_take = f"{unit} {names} is", "it takes"
-    n_long = f"{format_count(len(fault.microbatches), 'time')} over all iterations"
-    evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
-    return f"{action}: {are_long} too long", join_sentences(reason, evidence), next_step
+        return f"{'chunk' if is_prompt else 'microbatch'} {names} is"
+    return f"{'chunks' if is_prompt else 'microbatches'} {names} are"
 
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:

@@ -157,7 +157,7 @@ class Fault:
         ``pauses``.
         """
         if self.kind == "launch":
-            return self.detail or "launches"
+            return f"launches-{self.detail}" if self.detail else "launches"
         if self.kind == "late-start":
             return "late-starts"
         return "pauses" if self.kind == "iteration" and self.detail else self.name
@@ -187,7 +187,7 @@ class Evidence:
         start_late_ns: For each row that needs no input and whose launch is unknown, how much later
             it starts than the first row of its iteration, in ns. It is 0 for all other rows; see
             :func:`.measure_late_starts`.
-        launch_steps: Launch steps of the ranks whose host launches regularly.
+        launch_steps: Launch steps of the ranks whose launches do not wait for inputs.
     """
 
     work: Work

@@ -1,9 +1,9 @@
 """Findings: faults, and how much time each would save if it were removed, according to a replay.
 
 Savings do not add up. For example, if two ranks are equally slow, removing the fault of only one
-rank saves nothing. So each fault is removed on its own first, and then pairs of faults are removed
-together. A pair becomes a finding if it saves significantly more than its two faults do
-individually.
+rank saves nothing. So each fault is removed on its own first, and then sets of faults are removed
+together. A set becomes a finding if it saves significantly more than its faults do individually, or
+if it contains a fault that another one hides.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ _MIN_WARM_UP = 1.5
 #: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum length
 #: of a usual pause that is reported. The framework's own step takes 1 to 5 %.
 _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
+#: Minimum length of iterations that overlap, as a multiple of the time to the next iteration.
+_MIN_OVERLAP = 1.02
 #: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
@@ -305,15 +307,19 @@ class _Baseline:
             error_ns = float(np.linalg.norm([error_ns, noise_ns, *scale_errors_ns]))
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
-    def measure_change(self, finding: Finding) -> Finding | None:
+    def measure_change(self, finding: Finding, *, others_vary: bool) -> Finding | None:
         """Replace the replayed saving of a link that became slow with a measured saving.
 
         The measured saving is ``(mean length since the change - mean length before it) * fraction
         of slow iterations``. The measured saving is more reliable than the replay, which cannot
-        change transfers that have no rows in the work table.
+        change transfers that have no rows in the work table. However, it also contains what other
+        faults cost since the change. So it is not used if other faults vary over the run
+        (``others_vary``), unless the slow transfers have no rows or the replay differs from the
+        measured iterations by more than 8 %.
 
         Args:
             finding: Finding for a single fault.
+            others_vary: Whether other faults cost more in some iterations than in others.
 
         Returns:
             The finding with the measured saving. None unless the fault is a link that became slow,
@@ -324,7 +330,8 @@ class _Baseline:
         if fault.change is None or since is None or length_ns is None:
             return None
         is_slow = self.iterations >= since
-        if is_slow.all() or not is_slow.any():
+        is_replayed = len(fault.rows) > 0 and self.missed_ratio <= _MAX_MISSED
+        if is_slow.all() or not is_slow.any() or (is_replayed and others_vary):
             return None
         rise_ns, error_ns = estimate_difference(length_ns[~is_slow], length_ns[is_slow])
         slow_fraction = float(is_slow.mean())
@@ -408,16 +415,20 @@ def build_diagnosis(
     replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
     delays_ns = _sum_delays(scenarios, evidence)
+    pauses, do_windows_overlap = _measure_idle_between_iterations(run), period_ns is not None
+    if period_ns is None and pauses is not None:
+        period_ns = _find_overlapped_period(evidence.work, replay.iterations, pauses.boundaries)
     measure_lengths, length_ns = _choose_length_measure(
         evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
     )
     faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
     baseline = _measure_baseline(faultless, replay, length_ns)
+    if do_windows_overlap:
+        baseline = replace(baseline, measured_ns=None)
 
     single = _find_single_faults(run, scenarios, faultless, baseline)
     findings = [*_find_sets_of_faults(single, faultless, replay, baseline), *single]
     findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
-    pauses = _measure_idle_between_iterations(run)
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
     findings.sort(key=lambda finding: -finding.saving_ns)
@@ -438,10 +449,12 @@ def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios
 
     Inference runs have no launch steps.
     """
+    if run_kind(run.operations.phase) == INFERENCE:
+        return scenarios, LaunchSteps.make_empty()
     rows = find_computing_rows(run.operations, run.averaged)
     steps = find_launch_steps(scenarios, run.operations.launched_ns[rows])
-    if run_kind(run.operations.phase) == INFERENCE or not len(steps):
-        return scenarios, LaunchSteps.make_empty()
+    if not len(steps):
+        return scenarios, steps
     work, order = append_launch_steps(scenarios.work, scenarios.order, steps)
     replay, delays_ns = build_replay(work, order), measure_delays(work, order)
     return Scenarios(work, order, replay, delays_ns, scenarios.clocks_apart), steps
@@ -470,8 +483,8 @@ def _measure_baseline(
 ) -> _Baseline:
     """Replay the iterations with all faults, and leave out the first one if it is a warm-up.
 
-    Measured lengths extend from the first start to the last end of all work except sends and
-    receives.
+    Measured lengths extend from the first start to the last end of all work except sends, receives
+    and launch steps.
 
     Args:
         faultless: Replays iterations without certain faults.
@@ -479,10 +492,8 @@ def _measure_baseline(
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
     """
-    # Receives that are posted before their iteration begins only wait, so transfers are left out.
     work = faultless.evidence.work
-    is_transfer = has_role(work.role, POINT_TO_POINT)
-    measured_ns = measure_iterations(work.take(~is_transfer), replay.iterations)
+    measured_ns = measure_iterations(_select_extending(work), replay.iterations)
     warm_up = _measure_warm_up(measured_ns)
     counts = slice(1 if warm_up else 0, None)
     replayed_ns = faultless.measure_without([()], replay)[counts, 0]
@@ -494,7 +505,7 @@ def _measure_baseline(
         float(replayed_ns.mean()) if length_ns is None else length_ns,
         _compute_missed_ratio(replayed_ns, measured_ns[counts]),
         replay.iterations[counts],
-        measured_ns[counts] if length_ns is None else None,
+        measured_ns[counts],
     )
 
 
@@ -515,12 +526,30 @@ def _find_single_faults(
     faults = [(fault,) for find in SHAPES for fault in find(faultless.evidence)]
     without_ns = faultless.measure_without(faults, scenarios.replay)
     findings = baseline.build_findings(faults, without_ns)
-    findings = [baseline.measure_change(finding) or finding for finding in findings]
-    for fault, eased in _list_eased_replays(run, scenarios, faultless.evidence.launch_steps):
+    varying = [finding for finding in findings if _varies_over_run(finding)]
+    findings = [
+        baseline.measure_change(finding, others_vary=bool([f for f in varying if f is not finding]))
+        or finding
+        for finding in findings
+    ]
+    for fault, eased in _list_eased_replays(run, scenarios):
         without_ns = faultless.measure_without([(fault,)], eased)
         findings += baseline.build_findings([(fault,)], without_ns)
     findings.sort(key=lambda finding: -finding.saving_ns)
     return findings
+
+
+def _varies_over_run(finding: Finding) -> bool:
+    """Return whether a fault may cost more in some iterations than in others.
+
+    Ranks that slow down and links that became slow always vary. Slow iterations, pauses, late
+    launches, and collectives that became slow vary if they save at least 1 % of an iteration.
+    """
+    fault = finding.faults[0]
+    if fault.kind in ("slowed", "drift") or fault.change is not None:
+        return True
+    is_partial = fault.kind in ("iteration", "launch", "late-start") or fault.lasts
+    return is_partial and finding.saving_ratio >= _MAX_HIDDEN
 
 
 def _find_sets_of_faults(
@@ -543,7 +572,10 @@ def _find_sets_of_faults(
     candidates = _choose_candidates(single, faultless.evidence)
     slow_sets = _list_slow_sets([finding.faults[0] for finding in single])
     extended = [
-        (*members, fault) for members in slow_sets for fault in candidates if fault not in members
+        (*members, fault)
+        for members in slow_sets
+        for fault in candidates
+        if fault.name not in {member.name for member in members}
     ]
     listed = [*_list_fault_pairs(candidates), *slow_sets, *extended]
     set_of_names = {frozenset(fault.name for fault in members): members for members in listed}
@@ -675,6 +707,15 @@ def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
     return float(missed_ns.mean() / max(measured_ns.mean(), 1))
 
 
+def _select_extending(work: Work) -> Work:
+    """Return the work that determines when an iteration begins and ends.
+
+    Receives that are posted before their iteration begins only wait, so transfers are left out.
+    Launch steps are also left out, because a host may launch work before the iteration begins.
+    """
+    return work.take(~has_role(work.role, (*POINT_TO_POINT, Role.LAUNCH)))
+
+
 def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
     """Return the measured length of each iteration on the replica that takes longest, in ns.
 
@@ -686,14 +727,33 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
         iterations: Numbers of the iterations, ascending. Each iteration must contain work that is
             not a send or receive.
     """
-    is_included = find_positions(iterations, work.iteration) != NONE
-    rows = np.flatnonzero(~has_role(work.role, POINT_TO_POINT) & is_included)
-    parts = group_rows(work.iteration[rows], work.replica[rows])
-    start_ns, end_ns = group_extents(
-        parts.of_row, len(parts), work.start_ns[rows], work.end_ns[rows]
-    )
-    iteration_row = find_positions(iterations, work.iteration[rows][parts.first])
+    work = _select_extending(work)
+    work = work.take(find_positions(iterations, work.iteration) != NONE)
+    parts = group_rows(work.iteration, work.replica)
+    start_ns, end_ns = group_extents(parts.of_row, len(parts), work.start_ns, work.end_ns)
+    iteration_row = find_positions(iterations, work.iteration[parts.first])
     return group_latest(iteration_row, len(iterations), end_ns - start_ns, 0)
+
+
+def _find_overlapped_period(work: Work, iterations: Ints, boundaries: _Boundaries) -> float | None:
+    """Return the mean period if ranks begin the next iteration before others end the previous one.
+
+    Iterations overlap if their length, without transfers, exceeds the time until the same rank
+    begins its next iteration by more than 2 %. The median over all ranks and iterations decides. If
+    they do not overlap, the result is None.
+
+    Args:
+        work: Work table of all ranks.
+        iterations: Numbers of the replayed iterations, ascending.
+        boundaries: Boundaries between the consecutive iterations of each rank.
+    """
+    position = find_positions(iterations, boundaries.iteration - 1)
+    is_replayed = position != NONE
+    if not is_replayed.any():
+        return None
+    length_ns = measure_iterations(_select_extending(work), iterations)
+    ratio = length_ns[position[is_replayed]] / np.maximum(boundaries.period_ns[is_replayed], 1)
+    return float(boundaries.period_ns.mean()) if np.median(ratio) > _MIN_OVERLAP else None
 
 
 def _choose_length_measure(
@@ -1056,9 +1116,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
     return np.asarray(np.minimum(fraction, 1.0)[cell], np.float64)
 
 
-def _list_eased_replays(
-    run: ReplayedRun, scenarios: Scenarios, steps: LaunchSteps
-) -> Iterator[tuple[Fault, Replay]]:
+def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield the faults whose removal changes the order of work, each with a replay without it.
 
     There are two kinds: work that queues behind transfers, and too few chunks in flight.
@@ -1071,8 +1129,8 @@ def _list_eased_replays(
         remaining = list_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)
-            work, order = append_launch_steps(*build_work_of_run(run, waits), steps)
-            yield fault, build_replay(work, order)
+            # Only inference runs have tokens, and they have no launch steps.
+            yield fault, build_replay(*build_work_of_run(run, waits))
 
 
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:

@@ -37,10 +37,11 @@ from bubbleviz.model.grouping import Groups, find_run_starts, group_rows, sort_r
 from bubbleviz.model.intervals import group_extents
 
 _LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
-#: Maximum mean deviation of a rank's launch steps from their median, as a fraction of the median.
+#: Maximum deviation of a rank's launch steps from the medians of their groups, as a fraction of the
+#: mean of these medians.
 _MAX_DEVIATION = 0.2
-#: Launches are more regular relative to another time than relative to ``INPUT`` if their deviation
-#: is smaller than this fraction.
+#: A time is preferred to an earlier one in :class:`Follows` if its deviation is smaller than this
+#: fraction of the other deviation.
 _MORE_REGULAR = 0.5
 #: Maximum number of operations that a full queue of launches is assumed to contain.
 _MAX_QUEUE = 8
@@ -124,48 +125,53 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     follows = _choose_references(launches)
     is_independent = (follows != Follows.INPUT) | _mask_early_ranks(launches)
     ranks = work.rank[launches.row[launches.ranks.first[is_independent]]]
-    first, begin_ns = _find_first_launches(work, launched_ns, ranks)
+    first = _find_first_operations(work, launched_ns, ranks)
 
     follows = follows[launches.ranks.of_row]
     later = np.flatnonzero(follows != Follows.INPUT)
+    operation = np.append(first, launches.row[later])
+    begin_ns = _find_beginnings(work)
+    reference_ns = launches.references_ns[follows[later], later]
     steps = LaunchSteps(
-        row=np.zeros(len(first) + len(later), np.int64),
-        operation=np.append(first, launches.row[later]),
+        row=np.zeros(len(operation), np.int64),
+        operation=operation,
         previous=np.append(np.full(len(first), NONE), launches.previous[later]),
         follows=np.append(np.full(len(first), Follows.LAUNCH), follows[later]),
-        start_ns=np.append(
-            begin_ns, launches.references_ns[follows, np.arange(len(follows))][later]
-        ),
-        end_ns=launched_ns[np.append(first, launches.row[later])],
+        start_ns=np.maximum(np.append(begin_ns[first], reference_ns), begin_ns[operation]),
+        end_ns=launched_ns[operation],
     )
-    steps = steps.take(steps.end_ns > steps.start_ns)
-    return replace(steps, row=len(work) + np.arange(len(steps)))
+    # Steps of length 0 are kept, because later steps follow them.
+    steps = steps.take(steps.end_ns >= steps.start_ns)
+    return steps.replace_columns(row=len(work) + np.arange(len(steps)))
 
 
-def _find_first_launches(work: Work, launched_ns: Ints, ranks: Ints) -> tuple[Ints, Ints]:
-    """Return the first launched operations of ranks in each iteration, and when it began.
-
-    Iterations begin with the first work of a replica that is not communication, because receives
-    can be posted before.
+def _find_first_operations(work: Work, launched_ns: Ints, ranks: Ints) -> Ints:
+    """Return the first operation of each given rank in each iteration, if its launch is known.
 
     Args:
         work: Work table of all ranks, which starts with the compute operations.
         launched_ns: Launch time of each of these operations, or -1 if unknown.
         ranks: Ranks whose operations are returned.
     """
-    is_own = ~work.communicates
-    parts = group_rows(work.iteration[is_own], work.replica[is_own])
-    start_ns = work.start_ns[is_own]
-    begin_ns = np.zeros(len(work), np.int64)
-    first_ns, _ = group_extents(parts.of_row, len(parts), start_ns, start_ns)
-    begin_ns[is_own] = first_ns[parts.of_row]
-
-    is_computing = has_role(work.role[: len(launched_ns)], COMPUTING)
-    computes = np.flatnonzero(is_computing)
+    computes = np.flatnonzero(has_role(work.role[: len(launched_ns)], COMPUTING))
     order = computes[sort_rows(work.rank_iteration[computes], work.start_ns[computes])]
     first = order[find_run_starts(work.rank_iteration[order])]
-    first = first[(launched_ns[first] != NONE) & np.isin(work.rank[first], ranks)]
-    return first, begin_ns[first]
+    is_included = (launched_ns[first] != NONE) & np.isin(work.rank[first], ranks)
+    return np.asarray(first[is_included], np.int64)
+
+
+def _find_beginnings(work: Work) -> Ints:
+    """Return when the replica of each row began the iteration of the row.
+
+    This is the start of its first work that is not communication, because receives can be posted
+    before the iteration begins. The result is 0 for communication.
+    """
+    rows = np.flatnonzero(~work.communicates)
+    parts = group_rows(work.iteration[rows], work.replica[rows])
+    first_ns, _ = group_extents(parts.of_row, len(parts), work.start_ns[rows], work.start_ns[rows])
+    begin_ns = np.zeros(len(work), np.int64)
+    begin_ns[rows] = first_ns[parts.of_row]
+    return begin_ns
 
 
 def append_launch_steps(
@@ -216,18 +222,19 @@ def _build_step_work(work: Work, steps: LaunchSteps) -> Work:
 
 
 def _list_launches(scenarios: Scenarios, launched_ns: Ints) -> _Launches:
-    """List the launches of compute operations whose previous launch is also known.
+    """List the launches of compute operations that follow another launch on their rank.
+
+    Operations without a launch time are skipped, so the previous operation is the last one whose
+    launch is known.
 
     Args:
         scenarios: The work of the run, which starts with the compute operations.
         launched_ns: Launch time of each of these operations, or -1 if unknown.
     """
     work = scenarios.work
-    is_computing = has_role(work.role[: len(launched_ns)], COMPUTING)
-    computes = np.flatnonzero(is_computing)
-    row, previous = chain_rows(work, computes, work.rank_iteration[computes])
-    is_known = (launched_ns[row] != NONE) & (launched_ns[previous] != NONE)
-    row, previous = row[is_known], previous[is_known]
+    is_launched = has_role(work.role[: len(launched_ns)], COMPUTING) & (launched_ns != NONE)
+    launched = np.flatnonzero(is_launched)
+    row, previous = chain_rows(work, launched, work.rank_iteration[launched])
     return _Launches(
         row=row,
         previous=previous,
@@ -252,7 +259,7 @@ def _choose_references(launches: _Launches) -> Ints:
     The deviation of a rank is the mean absolute deviation of its launch steps from the median of
     their group. A time replaces an earlier one in :class:`Follows` if its deviation is less than
     half as large. The result is ``INPUT`` if there are fewer than 6 launches. It is also ``INPUT``
-    if the deviation exceeds 20 % of the mean launch step, if this mean is at most 20 us, or if a
+    if the deviation exceeds 20 % of the mean of the medians, if this mean is at most 20 us, or if a
     full queue explains the launches (:func:`_mask_queued_ranks`).
 
     Returns:

@@ -40,6 +40,7 @@ class Role(IntEnum):
     BACKWARD = 1
     COMPUTE = 2
     OPTIMIZER = 3
+    #: Time that a host takes to launch an operation; see :mod:`.launch_steps`.
     LAUNCH = 4
     SEND_F = 5
     RECV_F = 6

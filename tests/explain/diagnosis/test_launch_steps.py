@@ -118,6 +118,51 @@ def _delay_launches(job: SimulatedJob, ahead: int) -> None:
             row["launched_ns"] = starts_ns[-1 - ahead]
 
 
+@pytest.mark.parametrize("microbatches", [16, 64])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_full_launch_queue_is_no_slow_host(
+    schedule: str, microbatches: int, tmp_path: Path
+) -> None:
+    job = replace(JOB, schedule=schedule, microbatches=microbatches, iterations=4, noise=0.002)
+    faulty = replace(job, rank={2: 1.6})
+    simulated = simulate_job(faulty)
+    _delay_launches(simulated, 3)
+
+    entry = _advise(tmp_path, simulated)["rank-2"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.005)
+
+
+def test_launches_long_before_the_iteration_do_not_make_it_longer(tmp_path: Path) -> None:
+    job = replace(JOB, host_step={2: 5.0})
+    faulty = replace(job, rank={2: 1.6})
+    simulated = simulate_job(faulty)
+    for row in simulated.rows:
+        if row["rank"] == 2 and "launched_ns" in row:
+            row["launched_ns"] = int(row["launched_ns"]) - 100_000_000
+
+    entry = _advise(tmp_path, simulated)["rank-2"]
+
+    assert entry.saving_ratio == pytest.approx(
+        _compute_saving(JOB, replace(JOB, rank={2: 1.6})), abs=0.01
+    )
+
+
+def test_few_launches_reveal_nothing(tmp_path: Path) -> None:
+    job = replace(JOB, microbatches=4, iterations=1, stages=2, replicas=4, host_step={2: 15.0})
+    faulty = replace(job, rank={2: 1.6})
+    simulated = simulate_job(faulty)
+    launched = [row for row in simulated.rows if row["rank"] == 2 and "launched_ns" in row]
+    for row in launched[5:]:
+        del row["launched_ns"]
+    without_host = replace(faulty, host_step={})
+
+    entry = _advise(tmp_path, simulated)["rank-2"]
+
+    saving = _compute_saving(replace(without_host, rank={}), without_host)
+    assert entry.saving_ratio == pytest.approx(saving, abs=0.05)
+
+
 @pytest.mark.real_files
 def test_the_table_of_a_rank_whose_host_is_the_bottleneck() -> None:
     report = bubbleviz.analyze(get_real_file("cases/host-bound-rank.csv.gz"))

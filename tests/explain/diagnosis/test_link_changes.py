@@ -69,6 +69,21 @@ def test_a_link_that_becomes_slow_is_named_with_its_onset_and_cost(
     assert [entry.place for entry in advice if entry.kind == "link"] == ["link-1-2"]
 
 
+@pytest.mark.parametrize("other", ["slow rank", "drift", "pauses"])
+def test_a_link_is_not_blamed_for_what_other_faults_cost_since_it_changed(
+    other: str, tmp_path: Path
+) -> None:
+    healthy = replace(JOB, noise=0.005, **OTHER_FAULTS[other])
+    faulty = replace(healthy, link={(-1, 1): 25.0}, link_since=5)
+    faulty_job = simulate_job(faulty)
+    saved = 1 - simulate_job(healthy).length_ns / faulty_job.length_ns
+
+    advice = _advise(faulty_job.written(tmp_path / "operations.csv"))
+
+    link = next(entry for entry in advice if entry.place == "link-1-2")
+    assert link.saving_ratio == pytest.approx(saved, abs=0.01)
+
+
 @pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("name", OTHER_FAULTS)
 def test_other_faults_are_not_mistaken_for_a_slow_link(
