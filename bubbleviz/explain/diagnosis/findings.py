@@ -24,6 +24,7 @@ from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis.effects import (
+    compute_quantile,
     estimate_deviation,
     measure_effects,
     measure_stage_effects,
@@ -93,8 +94,6 @@ _MIN_WARM_UP = 1.5
 #: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum length
 #: of a usual pause that is reported. The framework's own step takes 1 to 5 %.
 _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
-#: Minimum length of iterations that overlap, as a multiple of the time to the next iteration.
-_MIN_OVERLAP = 1.02
 #: Minimum error of a replayed saving, as a fraction of the saving, even if the replay of the
 #: unchanged run is exact. It was measured with jobs from two simulators, with and without faults.
 MIN_REPLAY_ERROR = 0.01
@@ -362,7 +361,8 @@ def _estimate_length_error(length_ns: Ints) -> float:
     Returns:
         Half width of the 95 % confidence interval of the mean in ns.
     """
-    deviation_ns = estimate_deviation(length_ns - np.median(length_ns))
+    values_ns = length_ns.astype(np.float64)
+    deviation_ns = estimate_deviation(values_ns - compute_quantile(values_ns, 0.5))
     return _NORMAL_QUANTILE * deviation_ns / math.sqrt(len(length_ns))
 
 
@@ -419,20 +419,16 @@ def build_diagnosis(
     replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
     delays_ns = _sum_delays(scenarios, evidence)
-    pauses, do_windows_overlap = _measure_idle_between_iterations(run), period_ns is not None
-    if period_ns is None and pauses is not None:
-        period_ns = _find_overlapped_period(evidence.work, replay.iterations, pauses.boundaries)
     measure_lengths, length_ns = _choose_length_measure(
         evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
     )
     faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
     baseline = _measure_baseline(faultless, replay, length_ns)
-    if do_windows_overlap:
-        baseline = replace(baseline, measured_ns=None)
 
     single = _find_single_faults(run, scenarios, faultless, baseline)
     findings = [*_find_sets_of_faults(single, faultless, replay, baseline), *single]
     findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
+    pauses = _measure_idle_between_iterations(run)
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
     findings.sort(key=lambda finding: -finding.saving_ns)
@@ -509,7 +505,7 @@ def _measure_baseline(
         float(replayed_ns.mean()) if length_ns is None else length_ns,
         _compute_missed_ratio(replayed_ns, measured_ns[counts]),
         replay.iterations[counts],
-        measured_ns[counts],
+        measured_ns[counts] if length_ns is None else None,
     )
 
 
@@ -737,27 +733,6 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
     start_ns, end_ns = group_extents(parts.of_row, len(parts), work.start_ns, work.end_ns)
     iteration_row = find_positions(iterations, work.iteration[parts.first])
     return group_latest(iteration_row, len(iterations), end_ns - start_ns, 0)
-
-
-def _find_overlapped_period(work: Work, iterations: Ints, boundaries: _Boundaries) -> float | None:
-    """Return the mean period if ranks begin the next iteration before others end the previous one.
-
-    Iterations overlap if their length, without transfers, exceeds the time until the same rank
-    begins its next iteration by more than 2 %. The median over all ranks and iterations decides. If
-    they do not overlap, the result is None.
-
-    Args:
-        work: Work table of all ranks.
-        iterations: Numbers of the replayed iterations, ascending.
-        boundaries: Boundaries between the consecutive iterations of each rank.
-    """
-    position = find_positions(iterations, boundaries.iteration - 1)
-    is_replayed = position != NONE
-    if not is_replayed.any():
-        return None
-    length_ns = measure_iterations(_select_extending(work), iterations)
-    ratio = length_ns[position[is_replayed]] / np.maximum(boundaries.period_ns[is_replayed], 1)
-    return float(boundaries.period_ns.mean()) if np.median(ratio) > _MIN_OVERLAP else None
 
 
 def _choose_length_measure(
