@@ -130,7 +130,7 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
             guess = (
                 f"did you mean {nearest}?" if nearest else f"use {', '.join((*all_tables, ALL))}"
             )
-            raise UsageError(f"--details {to_one_line(word, 60)}: no such table; {guess}")
+            raise UsageError(f"-v {to_one_line(word, 60)}: no such table; {guess}")
     if ALL in words:
         return (*all_tables, ALL)
     return tuple(name for name in all_tables if name in words)

@@ -47,7 +47,9 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise UsageError(f"{option} {quoted}: not of the form 3, 0-3 or 0,2,4-7")
+            raise UsageError(
+                f"{option} {quoted}: must be numbers or ranges, such as 3, 0-3 or 0,2,4-7"
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {quoted}: range {first}-{last} ends before it starts")

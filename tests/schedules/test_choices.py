@@ -95,7 +95,7 @@ def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: Comma
     ("words", "expected"),
     [
         (("-m", "8,16", "-o", "x.svg"), "pictures and CSV need exactly one schedule"),
-        (("-m", "8,x"), "not of the form"),
+        (("-m", "8,x"), "must be numbers or ranges"),
         (("--schedule", "1f1b,nope", "-m", "8"), "nope"),
     ],
 )

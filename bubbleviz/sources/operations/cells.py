@@ -171,8 +171,8 @@ class Cells:
         self.refuse(
             bad,
             lambda row: (
-                f"{name} is {values[row]}, but must be a whole number from {schema.minimum} to "
-                f"{schema.maximum:,}"
+                f"{name} is {values[row]:.12g}, but must be a whole number from "
+                f"{schema.minimum} to {schema.maximum:,}"
             ),
         )
         return np.where(filled, values.astype(np.int64), schema.empty), filled
