@@ -6,10 +6,10 @@ on different ranks. The time of a cell is modeled as a product, in which most fa
     time = norm of the copies x factor of the host x factor of the replica x factor of the rank
 
 The factors are found by greedy forward selection. In each round, a host or replica is a candidate
-if all of its ranks are slower than their copies. The candidate that best explains the times is
-selected, and the times of its ranks are divided by its factor. So a second host or replica that was
-hidden by the first one becomes visible in the next round. Ranks that are still slow at the end are
-slow for separate reasons::
+if at least three quarters of its ranks are slower than their copies. The candidate that best
+explains the times is selected, and the times of its ranks are divided by its factor. So a second
+host or replica that was hidden by the first one becomes visible in the next round. Ranks that are
+still slow at the end are slow for separate reasons::
 
     stage 0, F      replica 0  15   replica 1  15   replica 2  10   replica 3  13
     host 0 x 1.5    replica 0  10   replica 1  10   replica 2  10   replica 3  13
@@ -40,6 +40,9 @@ _QUANTILES = (0.0, 0.49, 0.51, 1.0)
 #: Minimum effect on a rank that drifts or has slowed. The minimum is high because a fitted change
 #: leaves a remainder.
 _MIN_CHANGED_EFFECT = 1.05
+#: Minimum fraction of slow ranks in a slow host or replica. A rank can look fast because one of its
+#: copies is even slower.
+_MIN_SLOW_RANKS = 0.75
 #: Minimum gain of a common factor, as a fraction of the gain with a separate factor for each cell.
 _MIN_GAIN = 0.5
 #: Weight of the deviation of a cell that is faster than its norm. Slower cells have weight 1.
@@ -66,7 +69,7 @@ class SlowRanks:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Candidate:
-    """A host or replica whose ranks are all slow.
+    """A host or replica whose ranks are slow.
 
     Attributes:
         kind: ``host`` for a host, or ``rank`` for a replica.
@@ -173,7 +176,7 @@ def _mask_cells_on_changed_ranks(effects: Effects) -> Bools:
 def _list_candidates(
     effects: Effects, host_of_rank: Ints, comparison: _Comparison
 ) -> Iterator[_Candidate]:
-    """Yield the hosts whose ranks are all slow, then the replicas whose ranks are all slow.
+    """Yield the hosts whose ranks are slow, then the replicas whose ranks are slow.
 
     Hosts and replicas are sorted by the time that they lose, largest first, and at most 16 of each
     are yielded (:func:`_select_slow_groups`).
@@ -193,10 +196,10 @@ def _list_candidates(
 
 
 def _select_slow_groups(number: Ints, rank_of_cell: Ints, comparison: _Comparison) -> list[int]:
-    """Return the numbers of the groups whose ranks are all slow, at most 16, largest loss first.
+    """Return the numbers of the slow groups, at most 16, sorted by loss, largest first.
 
-    A rank is slow if at least one of its cells is slow. A group is left out if it has only one
-    rank, or all ranks of the run.
+    A group is slow if at least three quarters of its ranks are slow. A rank is slow if at least one
+    of its cells is slow. A group is left out if it has only one rank, or all ranks of the run.
 
     Args:
         number: Host or replica of each cell, or -1 if unknown.
@@ -211,7 +214,8 @@ def _select_slow_groups(number: Ints, rank_of_cell: Ints, comparison: _Compariso
     n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
     lost_of_group_ns = np.bincount(groups.of_row, lost_of_rank_ns, minlength=len(groups))
     number_of_group = number[ranks.first][groups.first]
-    is_slow_group = (size > 1) & (size < len(ranks)) & (n_slow == size) & (number_of_group >= 0)
+    is_slow_group = (size > 1) & (size < len(ranks)) & (number_of_group >= 0)
+    is_slow_group &= n_slow >= _MIN_SLOW_RANKS * size
     by_loss = sort_rows(-lost_of_group_ns)
     selected = by_loss[is_slow_group[by_loss]][:_MAX_CANDIDATES]
     return [int(of_group) for of_group in number_of_group[selected]]
@@ -290,7 +294,7 @@ def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: F
     """
     ratio = _compare_with_others(effects, cell_ns, is_member)
     is_scaled = is_member & ~np.isnan(ratio)
-    own_factor = np.where(is_scaled, ratio, factor)
+    own_factor = np.where(is_scaled, np.maximum(ratio, 1.0), factor)
     misfit, with_common, with_own = (
         float(_measure_misfit(effects, cell_ns / divisor).sum())
         for divisor in (1.0, factor, own_factor)

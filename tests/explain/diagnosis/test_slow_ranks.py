@@ -91,6 +91,23 @@ def test_the_fewest_groups_of_slow_ranks_are_named_with_their_saving(
     assert advice[0].saving_ratio == pytest.approx(saved, abs=0.01)
 
 
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_slow_replica_is_named_next_to_an_even_slower_copy_of_one_of_its_ranks(
+    replicas: int, stage: int, tmp_path: Path
+) -> None:
+    job = Job(stages=6, microbatches=12, replicas=replicas)
+    slow = dict.fromkeys(range(6), 1.35) | {6 + stage: 1.5}
+    faulty_job = simulate_job(replace(job, rank=slow), 3)
+    saved = 1 - simulate_job(job, 3).length_ns / faulty_job.length_ns
+
+    report = bubbleviz.analyze(faulty_job.written(tmp_path / "operations.csv"))
+    first = write_all_advice(report)[0]
+
+    assert set(first.place.split("+")) == {"replica-0", f"rank-{6 + stage}"}
+    assert first.saving_ratio == pytest.approx(saved, abs=0.01)
+
+
 def test_slow_hosts_among_many_are_named(tmp_path: Path) -> None:
     slow = [*range(4 * 25, 4 * 26), *range(4 * 29, 4 * 30)]
     job = replace(JOB, replicas=32, iterations=2, messages=False, of_host=4)
