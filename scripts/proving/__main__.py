@@ -75,19 +75,22 @@ def main() -> int:
     parser.add_argument(
         "--scale", type=float, default=2.0, help="factor of all times; long ones vary less"
     )
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="maximum time per order"
+    )
     options = parser.parse_args()
     are_good = True
     for job in JOBS:
         if job.name in (options.jobs or names):
-            are_good &= _run_job(scaled(job, options.scale), options.iterations)
+            are_good &= _run_job(scaled(job, options.scale), options.iterations, options.timeout)
     return int(not are_good)
 
 
-def _run_job(job: Job, iterations: int) -> bool:
+def _run_job(job: Job, iterations: int, timeout_s: float) -> bool:
     """Run the orders of a job, print their times, and return whether the plan is confirmed."""
     runs = []
     try:
-        for run in _run_orders(job, iterations):
+        for run in _run_orders(job, iterations, timeout_s):
             runs.append(run)
             print(f"{job.name} {_format_run(run)}", flush=True)
     except RunError as error:
@@ -99,7 +102,7 @@ def _run_job(job: Job, iterations: int) -> bool:
     return gradient_error <= MAX_GRADIENT_ERROR and plan.result.seconds <= _TOLERANCE * fastest_s
 
 
-def _run_orders(job: Job, iterations: int) -> Iterator[Run]:
+def _run_orders(job: Job, iterations: int, timeout_s: float) -> Iterator[Run]:
     """Yield the runs of PyTorch's schedules, then the run of the plan."""
     with tempfile.TemporaryDirectory() as name, Ranks(job) as ranks:
         folder = Path(name)
@@ -107,15 +110,16 @@ def _run_orders(job: Job, iterations: int) -> Iterator[Run]:
         results: dict[str, Result] = {}
         for schedule in job.shipped:
             record = None if results else recording
-            results[schedule] = ranks.run(Order(schedule, record=record, iterations=iterations))
+            order = Order(schedule, record=record, iterations=iterations)
+            results[schedule] = ranks.run(order, timeout_s)
         run_bubbleviz("analyze", recording, "-o", report)
         workload = measure_workload(read_pipeline(str(report)))
         limit = _find_peak_memory(_REFERENCES[job.layout], job, workload)
         for schedule, result in results.items():
             fits = _find_peak_memory(schedule, job, workload) <= limit * (1 + 1e-9)
             yield Run(schedule, result, fits)
-        order, predicted_s = _plan(report, limit, job)
-        result = ranks.run(Order(str(order), "compute_only", iterations=iterations))
+        plan, predicted_s = _plan(report, limit, job)
+        result = ranks.run(Order(str(plan), "compute_only", iterations=iterations), timeout_s)
         yield Run("plan", result, fits=True, predicted_s=predicted_s)
 
 
