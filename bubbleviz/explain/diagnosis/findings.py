@@ -48,7 +48,7 @@ from bubbleviz.explain.diagnosis.launch_steps import (
 from bubbleviz.explain.diagnosis.link_changes import find_link_changes
 from bubbleviz.explain.diagnosis.slow_ranks import explain_slow_ranks
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.slowdown.delays import measure_delays, measure_iterations
+from bubbleviz.explain.slowdown.delays import measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import (
@@ -56,7 +56,7 @@ from bubbleviz.explain.slowdown.run_work import (
     find_computing_rows,
     select_outer_collectives,
 )
-from bubbleviz.explain.slowdown.slowdowns import Scenarios
+from bubbleviz.explain.slowdown.slowdowns import Scenarios, build_scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, has_role
 from bubbleviz.explain.slowdown.work_order import find_queued_collectives, find_queued_transfers
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scatter
@@ -456,8 +456,8 @@ def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios
     if not len(steps):
         return scenarios, steps
     work, order = append_launch_steps(scenarios.work, scenarios.order, steps)
-    replay, delays_ns = build_replay(work, order), measure_delays(work, order)
-    return Scenarios(work, order, replay, delays_ns, scenarios.clocks_apart), steps
+    extended = build_scenarios(work, order, clocks_apart=scenarios.clocks_apart)
+    return (scenarios, LaunchSteps.make_empty()) if extended is None else (extended, steps)
 
 
 def _sum_delays(scenarios: Scenarios, evidence: Evidence) -> Ints:
@@ -493,7 +493,7 @@ def _measure_baseline(
             the replayed lengths.
     """
     work = faultless.evidence.work
-    measured_ns = measure_iterations(_select_extending(work), replay.iterations)
+    measured_ns = measure_iterations(_select_bounding_work(work), replay.iterations)
     warm_up = _measure_warm_up(measured_ns)
     counts = slice(1 if warm_up else 0, None)
     replayed_ns = faultless.measure_without([()], replay)[counts, 0]
@@ -528,7 +528,7 @@ def _find_single_faults(
     findings = baseline.build_findings(faults, without_ns)
     varying = [finding for finding in findings if _varies_over_run(finding)]
     findings = [
-        baseline.measure_change(finding, others_vary=bool([f for f in varying if f is not finding]))
+        baseline.measure_change(finding, others_vary=any(other is not finding for other in varying))
         or finding
         for finding in findings
     ]
@@ -707,7 +707,7 @@ def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
     return float(missed_ns.mean() / max(measured_ns.mean(), 1))
 
 
-def _select_extending(work: Work) -> Work:
+def _select_bounding_work(work: Work) -> Work:
     """Return the work that determines when an iteration begins and ends.
 
     Receives that are posted before their iteration begins only wait, so transfers are left out.
@@ -727,7 +727,7 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
         iterations: Numbers of the iterations, ascending. Each iteration must contain work that is
             not a send or receive.
     """
-    work = _select_extending(work)
+    work = _select_bounding_work(work)
     work = work.take(find_positions(iterations, work.iteration) != NONE)
     parts = group_rows(work.iteration, work.replica)
     start_ns, end_ns = group_extents(parts.of_row, len(parts), work.start_ns, work.end_ns)

@@ -16,7 +16,7 @@ to which the rank's launches are most regular:
 - ``START``: the start of the previous operation. The host is one operation ahead of the GPU.
 - ``END``: the end of the previous operation. The host waits for the GPU.
 - ``LAUNCH``: the previous launch. The host does not wait at all. This is ruled out if launches are
-  as regular relative to an operation several positions earlier: then the queue of launches is full,
+  more regular relative to an operation several positions earlier. Then the launch queue is full,
   and the GPU is the bottleneck.
 """
 
@@ -43,7 +43,7 @@ _MAX_DEVIATION = 0.2
 #: A time is preferred to an earlier one in :class:`Follows` if its deviation is smaller than this
 #: fraction of the other deviation.
 _MORE_REGULAR = 0.5
-#: Maximum number of operations that a full queue of launches is assumed to contain.
+#: Maximum number of operations in a full launch queue.
 _MAX_QUEUE = 8
 #: Minimum number of launches in which a regularity can be found.
 _MIN_LAUNCHES = 6
@@ -86,11 +86,14 @@ class LaunchSteps(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Launches:
-    """Launches of compute operations that follow another one on the same rank and iteration.
+    """Launches of operations that follow another operation on the same rank and iteration.
+
+    Rows are sorted by iteration, then by rank, then by the start of the operation.
 
     Attributes:
         row: Row of the operation in the work table.
         previous: Row of the rank's previous operation.
+        part: Number of the operation's (iteration, rank) pair.
         launched_ns: Time at which the operation was launched.
         references_ns: Times that the launch may follow, shape (len(Follows), launches).
         ranks: Groups of launches with the same rank.
@@ -130,7 +133,7 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     follows = follows[launches.ranks.of_row]
     later = np.flatnonzero(follows != Follows.INPUT)
     operation = np.append(first, launches.row[later])
-    begin_ns = _find_beginnings(work)
+    begin_ns = _find_iteration_starts(work)
     reference_ns = launches.references_ns[follows[later], later]
     steps = LaunchSteps(
         row=np.zeros(len(operation), np.int64),
@@ -160,7 +163,7 @@ def _find_first_operations(work: Work, launched_ns: Ints, ranks: Ints) -> Ints:
     return np.asarray(first[is_included], np.int64)
 
 
-def _find_beginnings(work: Work) -> Ints:
+def _find_iteration_starts(work: Work) -> Ints:
     """Return when the replica of each row began the iteration of the row.
 
     This is the start of its first work that is not communication, because receives can be posted
@@ -265,14 +268,13 @@ def _choose_references(launches: _Launches) -> Ints:
     Returns:
         One value per group of ``launches.ranks``.
     """
-    n_ranks, of_rank = len(launches.ranks), launches.ranks.of_row
-    n_launches = np.bincount(of_rank, minlength=n_ranks)
-    chosen = np.full(n_ranks, Follows.INPUT, np.int64)
-    least_ns = np.full(n_ranks, np.inf)
+    n_launches = np.bincount(launches.ranks.of_row)
+    chosen = np.full(len(launches.ranks), Follows.INPUT, np.int64)
+    least_ns = np.full(len(launches.ranks), np.inf)
     for follows in Follows:
-        step_ns, median_ns = _compute_steps(launches, follows)
-        mean_ns = np.bincount(of_rank, median_ns, n_ranks) / n_launches
-        deviation_ns = np.bincount(of_rank, np.abs(step_ns - median_ns), n_ranks) / n_launches
+        step_ns, median_ns = _compute_steps(launches, launches.references_ns[follows])
+        mean_ns = _average_by_rank(launches, median_ns)
+        deviation_ns = _average_by_rank(launches, np.abs(step_ns - median_ns))
         is_better = deviation_ns < _MORE_REGULAR * least_ns
         least_ns = np.where(is_better, deviation_ns, least_ns)
         is_regular = (deviation_ns <= _MAX_DEVIATION * mean_ns) & (mean_ns > MIN_LATE_NS)
@@ -285,11 +287,11 @@ def _choose_references(launches: _Launches) -> Ints:
 
 
 def _mask_queued_ranks(launches: _Launches) -> Bools:
-    """Return a mask of the ranks whose launches wait for a free place in the queue of launches.
+    """Return a mask of the ranks whose launches wait for a free place in the launch queue.
 
-    If the queue holds k launches, the host launches an operation when the operation k positions
-    earlier starts or ends. A rank is queued if its launches are more regular relative to one of
-    these times than relative to the previous launch, for any k from 2 to 8::
+    If the queue holds k operations, the host launches an operation when the operation k positions
+    earlier starts or ends. A rank waits for its queue if its launches are more regular relative to
+    one of these times than relative to the previous launch, for any k from 2 to 8::
 
         launches   F3      F4      F5            a queue of two: F4 is launched when F2 ends
         GPU      ├─ F1 ─┤├─ F2 ─┤├─ F3 ─┤
@@ -303,35 +305,30 @@ def _mask_queued_ranks(launches: _Launches) -> Bools:
         earlier = later - (depth - 1)
         is_same_part = launches.part[later] == launches.part[earlier]
         later, earlier = later[is_same_part], earlier[is_same_part]
-        launch_ns = _measure_deviations(
-            launches, later, launches.references_ns[Follows.LAUNCH, later]
-        )
+        launch_ns = _measure_deviations(launches, Follows.LAUNCH, later, later)
         # The previous operation of an earlier launch is ``depth`` positions before the later one.
         for follows in (Follows.START, Follows.END):
-            queue_ns = _measure_deviations(
-                launches, later, launches.references_ns[follows, earlier]
-            )
-            is_queued |= queue_ns < launch_ns
+            is_queued |= _measure_deviations(launches, follows, later, earlier) < launch_ns
     return is_queued
 
 
-def _measure_deviations(launches: _Launches, selected: Ints, reference_ns: Ints) -> Floats:
+def _measure_deviations(
+    launches: _Launches, follows: Follows, selected: Ints, followed: Ints
+) -> Floats:
     """Return the mean absolute deviation of each rank's launch steps from their median, in ns.
 
     Args:
         launches: Launches of all ranks.
+        follows: Time from which the steps are measured.
         selected: Indices of the launches to use.
-        reference_ns: Time from which the step of each of these launches is measured.
+        followed: For each of them, the index of the launch whose reference time it follows.
 
     Returns:
         One value per group of ``launches.ranks``, or 0 if none of its launches is selected.
     """
-    step_ns = (launches.launched_ns[selected] - reference_ns).astype(np.float64)
-    kind, rank = launches.kinds.of_row[selected], launches.ranks.of_row[selected]
-    median_ns = group_medians(kind, len(launches.kinds), step_ns)[kind]
-    n_ranks = len(launches.ranks)
-    count = np.maximum(np.bincount(rank, minlength=n_ranks), 1)
-    return np.asarray(np.bincount(rank, np.abs(step_ns - median_ns), n_ranks) / count, np.float64)
+    reference_ns = launches.references_ns[follows, followed]
+    step_ns, median_ns = _compute_steps(launches, reference_ns, selected)
+    return _average_by_rank(launches, np.abs(step_ns - median_ns), selected)
 
 
 def _mask_early_ranks(launches: _Launches) -> Bools:
@@ -345,23 +342,41 @@ def _mask_early_ranks(launches: _Launches) -> Bools:
         One value per group of ``launches.ranks``.
     """
     ranks = launches.ranks
-    step_ns, median_ns = _compute_steps(launches, Follows.INPUT)
+    step_ns, median_ns = _compute_steps(launches, launches.references_ns[Follows.INPUT])
     n_early = np.bincount(ranks.of_row[step_ns < -MIN_LATE_NS], minlength=len(ranks))
     is_mostly_early = 2 * n_early > np.bincount(ranks.of_row)
     deviation_ns = group_medians(ranks.of_row, len(ranks), np.abs(step_ns - median_ns))
-    lead_ns = np.abs(np.bincount(ranks.of_row, median_ns)) / np.bincount(ranks.of_row)
+    lead_ns = np.abs(_average_by_rank(launches, median_ns))
     is_regular = deviation_ns <= np.maximum(_MAX_DEVIATION * lead_ns, MIN_LATE_NS)
     return np.asarray(is_mostly_early & ~is_regular, bool)
 
 
-def _compute_steps(launches: _Launches, follows: Follows) -> tuple[Floats, Floats]:
-    """Compute the launch steps, if the launches follow a certain time.
+def _compute_steps(
+    launches: _Launches, reference_ns: Ints, selected: Ints | slice = slice(None)
+) -> tuple[Floats, Floats]:
+    """Compute the launch steps, and the median of each step's group in ``launches.kinds``, in ns.
 
-    Returns:
-        step_ns: Launch step of each launch in ns. A step is negative if the launch came before the
-            time that it follows.
-        median_ns: Median of the launch steps in the same group of ``launches.kinds``.
+    Args:
+        launches: Launches of all ranks.
+        reference_ns: Time from which the step of each selected launch is measured. A step is
+            negative if the launch came before this time.
+        selected: Indices of the launches to use, all by default.
     """
-    step_ns = (launches.launched_ns - launches.references_ns[follows]).astype(np.float64)
-    kinds = launches.kinds
-    return step_ns, group_medians(kinds.of_row, len(kinds), step_ns)[kinds.of_row]
+    step_ns = (launches.launched_ns[selected] - reference_ns).astype(np.float64)
+    kind = launches.kinds.of_row[selected]
+    return step_ns, group_medians(kind, len(launches.kinds), step_ns)[kind]
+
+
+def _average_by_rank(
+    launches: _Launches, values: Floats, selected: Ints | slice = slice(None)
+) -> Floats:
+    """Return the mean value of each group of ``launches.ranks``, or 0 if it has no value.
+
+    Args:
+        launches: Launches of all ranks.
+        values: One value per selected launch.
+        selected: Indices of these launches, all by default.
+    """
+    rank, n_ranks = launches.ranks.of_row[selected], len(launches.ranks)
+    count = np.maximum(np.bincount(rank, minlength=n_ranks), 1)
+    return np.asarray(np.bincount(rank, values, n_ranks) / count, np.float64)
