@@ -203,6 +203,24 @@ def test_times_have_the_unit_of_their_name_and_are_rounded(
     assert operations.end_ns.tolist() == END
 
 
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"duration_us": [0.01, 0.01, 0.02, 0.02, 0.01, 0.02, 0.01, 0.02]},
+        {"end_ms": [0] * 8, "duration_ns": [10, 10, 20, 20, 10, 20, 10, 20]},
+        {"start_us": [0, 0, 1, 0, 0, 0, 0, 0], "duration_ns": [None] * 8},
+        {"launched_ns": [50_000] * 8},
+        {"launched_ns": [200_000] * 8, "clock_uncertainty_ns": [0] * 8},
+    ],
+)
+def test_columns_may_differ_by_rounding_and_by_clock_errors(
+    further: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    report = bubbleviz.analyze(write_columns(tmp_path, ONE | further)["csv"])
+
+    assert get_ratio(report) == 1 - 120 / 160
+
+
 def test_operations_that_touch_stay_so_when_they_are_rounded(tmp_path: Path) -> None:
     lengths = [0.1 / 3] * 10
     starts = np.concatenate(([0.0], np.cumsum(lengths)[:-1])).tolist()
@@ -409,6 +427,24 @@ def test_an_impossible_cell_is_named(
             ),
         ),
         (ONE | {"phase": ["R"] * 8}, "contains no forward or backward"),
+        (
+            ONE | {"duration_ns": [10, 10, 20, 20, 10, 25, 10, 20]},
+            ": row 6: duration_ns is 25, but the duration is 20 ns according to start_ns and "
+            "end_ns; correct one of these columns, or remove it",
+        ),
+        (
+            ONE | {"end_us": [0, 0, 0, 9, 0, 0, 0, 0]},
+            ": row 4: end_us is 9, but the end is 80 ns according to start_ns and end_ns",
+        ),
+        (
+            ONE | {"start_us": [0, 0, 0, 0, 0, 0, 0, 9]},
+            ": row 8: start_us is 9, but the start is 50 ns according to start_ns and end_ns",
+        ),
+        (
+            ONE | {"launched_ns": [0, 10, 200_000, 60, 10, 20, 40, 50]},
+            ": row 3: launched_ns is 200000, which is after start_ns (40); an operation cannot "
+            "start before it is launched",
+        ),
     ],
 )
 def test_impossible_columns_are_refused(

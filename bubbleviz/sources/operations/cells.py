@@ -28,6 +28,7 @@ from bubbleviz.sources.operations.schema import (
     UNITS_NS,
     find_end_column,
     find_start_column,
+    list_span_columns,
 )
 
 #: An array of 64-bit integers, or of floats if any number is fractional.
@@ -39,6 +40,8 @@ _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[
 #: Number of texts in a JSON collective (iteration, kind, group), and number of integers that follow
 #: them.
 _N_TEXTS, _N_NUMBERS = 3, 7
+#: Maximum time in ns by which an operation may start before its launch because of clock errors.
+_MAX_CLOCK_ERROR_NS = 100_000
 #: Exclusive upper bound on the absolute value of an integer in a JSON collective.
 _NUMBER_BOUND = 1 << 62
 
@@ -204,8 +207,8 @@ class Cells:
             has_span: Mask of the operations that have both a start and an end.
 
         Raises:
-            ProfileError: A row has only a start or only an end, a time is NaN or too large, or an
-                operation ends before it starts.
+            ProfileError: A row has only a start or only an end, a time is NaN or too large, an
+                operation ends before it starts, or two columns contradict each other.
         """
         # Tables that lack a start or end column are rejected when they are read.
         start_name = find_start_column(self.numbers) or ""
@@ -233,7 +236,81 @@ class Cells:
             return f"{times}; an operation cannot end before it starts"
 
         self.refuse(filled & (end_ns < start_ns), describe_row)
+        self._refuse_contradicting_times(filled, start_ns, end_ns)
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
+
+    def _refuse_contradicting_times(self, has_span: Bools, start_ns: Ints, end_ns: Ints) -> None:
+        """Raise an error if two columns give different starts, ends or durations for a row.
+
+        For example, a table may contain both ``end_ns`` and ``duration_us``. Empty and NaN cells of
+        the columns that are not used are ignored. Times may differ by the rounding of each column.
+
+        Args:
+            has_span: Mask of the operations that have both a start and an end.
+            start_ns: Start of each operation in ns.
+            end_ns: End of each operation in ns.
+
+        Raises:
+            ProfileError: Two columns contradict each other.
+        """
+        start_name = find_start_column(self.numbers) or ""
+        end_name = find_end_column(self.numbers) or ""
+        expected = {"start": start_ns, "end": end_ns, "duration": end_ns - start_ns}
+        for name in list_span_columns(self.numbers):
+            if name in (start_name, end_name):
+                continue
+            quantity = name.rpartition("_")[0]
+            column = self.numbers[name]
+            is_known = has_span & column.filled & ~np.isnan(column.values)
+            error_ns = np.abs(self._sum_times(name) - expected[quantity])
+            rounding_ns = sum(map(self._get_rounding_ns, (name, start_name, end_name)))
+            is_wrong = is_known & (error_ns > rounding_ns)
+            if is_wrong.any():
+                row = int(is_wrong.argmax())
+                raise self.refusal(
+                    row,
+                    f"{name} is {column.values[row]}, but the {quantity} is "
+                    f"{expected[quantity][row]:,} ns according to {start_name} and {end_name}; "
+                    "correct one of these columns, or remove it",
+                )
+
+    def refuse_late_launches(self, is_launched: Bools, launched_ns: Ints, start_ns: Ints) -> None:
+        """Raise an error if an operation was launched after it started on its device.
+
+        The clocks of host and device may differ by ``_MAX_CLOCK_ERROR_NS``. Tables written by a
+        report are not checked, because a report may contain profiles with larger clock errors.
+
+        Args:
+            is_launched: Mask of the operations to check. Their launch and start must be known.
+            launched_ns: Launch of each operation in ns.
+            start_ns: Start of each operation in ns.
+
+        Raises:
+            ProfileError: An operation was launched after it started.
+        """
+        if "launched_ns" not in self.numbers or "clock_uncertainty_ns" in self.names:
+            return
+        name = find_start_column(self.numbers) or ""
+        launched, start = self.numbers["launched_ns"], self.numbers[name]
+        margin_ns = _MAX_CLOCK_ERROR_NS + self._get_rounding_ns(name)
+        self.refuse(
+            is_launched & (launched_ns - start_ns > margin_ns),
+            lambda row: (
+                f"launched_ns is {launched.values[row]}, which is after {name} "
+                f"({start.values[row]}); an operation cannot start before it is launched, so "
+                "correct the times or leave launched_ns empty"
+            ),
+        )
+
+    def _get_rounding_ns(self, name: str) -> int:
+        """Return by how much rounding may change the times in a column, in ns.
+
+        Whole numbers may be rounded to their unit, and floats to a thousandth of it. Floats with
+        times since 1970 have errors of up to a microsecond.
+        """
+        column = self.numbers[name]
+        unit_ns = 1 if column.in_ns else UNITS_NS[name.rpartition("_")[2]]
+        return unit_ns if column.values.dtype.kind == "i" else max(unit_ns // 1_000, 1_000)
 
     def _sum_times(self, *names: str) -> Ints:
         """Convert one or two time columns to whole nanoseconds, and add them row by row.

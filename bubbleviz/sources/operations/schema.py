@@ -53,7 +53,7 @@ class Column:
 
 
 #: Length of each time unit in ns, finest unit first. If a table has the same time in several units,
-#: only the column with the finest unit is used.
+#: only the column with the finest unit is used, and the other columns must not contradict it.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Maximum absolute value of a time in ns. The difference between two such times fits in 64 bits.
 MAX_TIME_NS = 1 << 62
@@ -151,9 +151,18 @@ def find_end_column(names: Collection[str]) -> str | None:
     return _find_time_column(names, _END_NAMES)
 
 
+def list_span_columns(names: Collection[str]) -> list[str]:
+    """Return the start, end and duration columns, finest unit first within each of the three."""
+    return _list_time_columns(names, (*_START_NAMES, *_END_NAMES))
+
+
 def _find_time_column(names: Collection[str], prefixes: Sequence[str]) -> str | None:
+    return next(iter(_list_time_columns(names, prefixes)), None)
+
+
+def _list_time_columns(names: Collection[str], prefixes: Sequence[str]) -> list[str]:
     candidates = (f"{prefix}_{unit}" for prefix in prefixes for unit in UNITS_NS)
-    return next((name for name in candidates if name in names), None)
+    return [name for name in candidates if name in names]
 
 
 def list_missing(names: Collection[str]) -> list[str]:

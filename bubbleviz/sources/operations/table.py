@@ -14,7 +14,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import DeclaredRank, OperationTable
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import DeclaredClock, Source
 from bubbleviz.sources.operations.cells import Cells, format_cell, trim_texts
 
@@ -65,7 +65,12 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     rank_index, places = _read_ranks(cells)
     iteration, iteration_names = _read_iterations(cells)
     spans = _Spans(*cells.spans())
+    launched_ns = cells.times("launched_ns")
     operations = _read_identity(cells, rank_index, iteration, spans)
+    # The device times of a recording are estimated from events, so they may be inaccurate.
+    if source.format != "recording":
+        is_launched = np.isin(operations.phase, COMPUTE) & (launched_ns != NONE) & spans.has_span
+        cells.refuse_late_launches(is_launched, launched_ns, spans.start_ns)
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
         _refuse_two_stages(cells, operations, virtual_stage)
@@ -82,7 +87,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
         active_ns=np.where(is_active_known, active_ns, length_ns),
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
-        launched_ns=cells.times("launched_ns"),
+        launched_ns=launched_ns,
         receive_start_ns=cells.times("receive_start_ns"),
         receive_launched_ns=cells.times("receive_launched_ns"),
     )
