@@ -21,6 +21,7 @@ from tests.planting.truth import TrueOperation, Truth
 from tests.support.edited_databases import edit_database
 from tests.support.host_clocks import find_first_start, set_period
 from tests.support.nsys_exports import C, K, R, write_profile
+from tests.support.pipeline_jobs import Job, simulate_job
 
 SECOND = 1_000_000_000
 ERRORS = tuple(int(e) for e in np.random.default_rng(1).integers(-50_000_000, 50_000_000, 32))
@@ -41,6 +42,8 @@ SILENT = Planting(stages=4, microbatches=8, iterations=3, jitter=0.02, communica
 NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
 HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
+#: Time in ns by which the forwards and backwards of a rank are shifted.
+EARLY_NS = 25_000_000
 #: Captures of half a minute.
 #: In this time, the drift exceeds the uncertainty due to transfers.
 LONG = replace(
@@ -601,6 +604,28 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
         missed_us = float(reason.split("clock it ran ")[1].split(" us")[0].replace(",", ""))
         assert missed_us == pytest.approx(2_000, rel=0.1)
         assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
+
+
+@pytest.mark.parametrize("messages", [True, False])
+def test_a_rank_of_a_table_that_works_before_its_input_exists_is_named(
+    messages: bool, tmp_path: Path
+) -> None:
+    """The forwards and backwards of a rank are early, but its sends and receives are not."""
+    job = simulate_job(Job(replicas=1, messages=messages, launches=False, iterations=4))
+    rows = [
+        row | {"start_ns": int(row["start_ns"]) - EARLY_NS, "end_ns": int(row["end_ns"]) - EARLY_NS}
+        if row["rank"] == 1 and row["phase"] in {"F", "B", "W", "BW"}
+        else row
+        for row in job.rows
+    ]
+
+    report = bubbleviz.analyze(replace(job, rows=rows).written(tmp_path / "early.csv"))
+
+    (reason,) = list_reasons(report, "ranks on one host contradict each other")
+    missed_us = float(reason.split("clock it ran ")[1].split(" us")[0].replace(",", ""))
+    assert missed_us == pytest.approx(EARLY_NS / 1e3, abs=400)
+    assert reason.count("(iteration ") == 2
+    assert list_reasons(bubbleviz.analyze(job.written(tmp_path / "right.csv")), "contradict") == []
 
 
 def test_one_host_is_not_reported_to_have_several_clocks(tmp_path: Path) -> None:

@@ -189,21 +189,17 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation if ranks on one machine, which share a clock, contradict each other.
 
     Two operations contradict each other if one of them ran more than ``GRAIN_NS`` before the other
-    one had produced its input. Only operations with a recorded receive are checked, because the
-    spans of other operations may begin with kernels that need no input. The result is empty if
-    iterations are not paired. The result is also empty if the user's stages contradict the data,
-    because then the stages are wrong, not the clock.
+    one had produced its input (:func:`_measure_early_runs`). The result is empty if iterations are
+    not paired. The result is also empty if the user's stages contradict the data, because then the
+    stages are wrong, not the clock.
     """
     has_wrong_stages = any(
         n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
     )
-    if has_wrong_stages or not recordings.paired or (recordings.arrivals.latest_ns == NEVER).all():
+    if has_wrong_stages or not recordings.paired:
         return ()
     pairs = find_rank_precedences(recordings)
-    machine = recordings.machine_of_rank
-    is_same_machine = machine[pairs.earlier_clock] == machine[pairs.later_clock]
-    is_same_machine &= recordings.arrivals.latest_ns[pairs.later_row] != NEVER
-    early_ns = np.where(is_same_machine, pairs.earlier_ns - pairs.later_ns, 0)
+    early_ns = _measure_early_runs(recordings, pairs)
     broken = np.flatnonzero(early_ns > GRAIN_NS)
     if not len(broken):
         return ()
@@ -217,6 +213,36 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
         "stages are wrong. To set the stages, pass --parallel"
     )
     return (Limitation("ranks on one host contradict each other", reason, len(broken)),)
+
+
+def _measure_early_runs(recordings: JoinedRecordings, pairs: offsets.Precedences) -> Ints:
+    """Return by how much operations ran before their input was produced on a shared clock, in ns.
+
+    The span of an operation without a recorded receive may begin with kernels that need no input.
+    So the time of such an operation is 0 unless the operation even ended before its input was
+    produced. If rows of a table are early, a receive from another iteration may be matched with
+    them. A receive with another iteration number is therefore ignored if it ended before its
+    operation started.
+
+    Args:
+        recordings: The recordings, with stages and paired iterations.
+        pairs: Data dependencies between ranks.
+
+    Returns:
+        One time per row of ``pairs``. 0 or negative if the operation was not early, and 0 if its
+        input comes from another machine.
+    """
+    operations, arrivals = recordings.operations, recordings.arrivals
+    machine, consumer = recordings.machine_of_rank, pairs.later_row
+    is_same_machine = machine[pairs.earlier_clock] == machine[pairs.later_clock]
+    has_arrival = arrivals.latest_ns[consumer] != NEVER
+    ended_early = operations.end_ns[consumer] < pairs.earlier_ns - GRAIN_NS
+    iteration = np.append(recordings.named_iteration, NONE)
+    receive_iteration = iteration[arrivals.receive[consumer]]
+    is_of_other = (receive_iteration >= 0) & (receive_iteration != iteration[consumer])
+    is_of_other &= pairs.later_ns < operations.start_ns[consumer]
+    is_checked = is_same_machine & (has_arrival | ended_early) & ~is_of_other
+    return np.where(is_checked, pairs.earlier_ns - pairs.later_ns, 0)
 
 
 def _choose_reference(recordings: JoinedRecordings) -> int:
