@@ -40,6 +40,8 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
             content = _read(descriptor, max_bytes)
         finally:
             os.close(descriptor)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; check the path") from error
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: cannot be read as {kind} ({_describe_error(error)}); {hint}"
@@ -93,8 +95,6 @@ def _read(descriptor: int, max_bytes: int) -> bytes:
 
 
 def _describe_error(error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
     if isinstance(error, BlockingIOError):
         return "it never ends"
     return getattr(error, "strerror", None) or str(error)

@@ -206,7 +206,7 @@ def test_a_written_plan_costs_what_its_schedule_costs(
         (("--schedule", "1f1b", "-p", "2"), "pass -m M, or --plan FILE", 2),
         (("--plan", "x.csv", "--schedule", "1f1b"), "remove the options for them", 2),
         (("--plan", "x.csv", "--chunks", "2"), "remove the options for them", 2),
-        (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),
+        (("--plan", "nowhere.csv"), "nowhere.csv: no such file; check the path", 1),
     ],
 )
 def test_wrong_usage(cli: CommandLine, options: tuple[str, ...], expected: str, code: int) -> None:
