@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import bubbleviz
+from bubbleviz import Parallel
 from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
@@ -246,6 +247,32 @@ def test_iterations_and_stages_are_as_told(tmp_path: Path) -> None:
 
     assert [iteration.name for iteration in report.iterations] == ["7", "9"]
     assert [rank.label.rpartition(" ")[2] for rank in report.ranks] == ["1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "stages", "words"),
+    [
+        (Parallel(pp=2), [0, 1], ""),
+        (
+            Parallel(pp=2),
+            [1, 0],
+            "--parallel tp=1,pp=2,dp=1: this puts rank 0 on stage 0, but the ",
+        ),
+        (Parallel(dp=2), [0, 1], "puts rank 1 on stage 0, but the column stage of its table cont"),
+    ],
+)
+def test_sizes_that_contradict_the_column_stage_are_refused(
+    parallel: Parallel, stages: list[int], words: str, tmp_path: Path
+) -> None:
+    path = write_columns(tmp_path, ONE | {"stage": [stages[rank] for rank in RANK]})["csv"]
+
+    if not words:
+        assert [rank.stage for rank in bubbleviz.analyze(path, parallel=parallel).ranks] == [0, 1]
+        return
+    with pytest.raises(MismatchError) as caught:
+        bubbleviz.analyze(path, parallel=parallel)
+    assert words in str(caught.value)
+    assert "remove --parallel" in str(caught.value)
 
 
 def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path: Path) -> None:

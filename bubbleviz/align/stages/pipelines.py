@@ -133,6 +133,37 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         )
 
 
+def refuse_other_stages(
+    parallel: Parallel, numbers: RankNumbers, recordings: JoinedRecordings
+) -> None:
+    """Reject parallel sizes that contradict the column ``stage`` of a table of operations.
+
+    Args:
+        parallel: Parallel sizes given by the user.
+        numbers: Numbers of the recorded ranks.
+        recordings: The recordings of all ranks.
+
+    Raises:
+        MismatchError: A table declares another stage for a rank.
+    """
+    declared = [
+        NONE
+        if rank.local.declared is None or rank.local.declared.stage is None
+        else rank.local.declared.stage
+        for rank in recordings.ranks
+    ]
+    stage = np.array(declared, np.int64)
+    given = parallel.stage(numbers.number)
+    is_other = (stage >= 0) & (stage != given)
+    if is_other.any():
+        index = int(is_other.argmax())
+        raise MismatchError(
+            f"--parallel tp={parallel.tp},pp={parallel.pp},dp={parallel.dp}: this puts rank "
+            f"{numbers.number[index]} on stage {given[index]}, but the column stage of its table "
+            f"contains {stage[index]}; remove --parallel, or correct the sizes or the column"
+        )
+
+
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
     """Return each rank's pipeline, as declared by tables of operations or file names.
 

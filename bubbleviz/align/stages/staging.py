@@ -191,12 +191,13 @@ def find_stages(
         numbered in the model's order.
 
     Raises:
-        MismatchError: The ranks do not match the sizes ``parallel``.
+        MismatchError: The ranks, or the stages in a table, do not match the sizes ``parallel``.
     """
     recordings = replace(recordings, arrivals=find_arrivals(recordings.operations))
     numbers = pipelines.get_rank_numbers(recordings.ranks).reordered(order)
     if parallel is not None:
         pipelines.refuse_misfit(parallel, numbers)
+        pipelines.refuse_other_stages(parallel, numbers, recordings)
     named_stages = virtual_stages.get_named_stages(recordings)
     inputs = _Inputs(recordings, recordings.machine_of_rank, numbers, named_stages, parallel)
     if order or (parallel is not None and named_stages is None):
