@@ -41,7 +41,7 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
         finally:
             os.close(descriptor)
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; check the path") from error
+        raise InputError(f"{path or repr(path)}: no such file; check the path") from error
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: cannot be read as {kind} ({_describe_error(error)}); {hint}"

@@ -17,7 +17,7 @@ MARK = "►"
 #: Maximum number of characters of a range name in a sentence.
 _MAX_NAME = 60
 #: Maximum number of ranks that a sentence lists.
-_MAX_RANKS = 3
+MAX_RANKS = 4
 
 
 def format_operation(report: Report, row: int) -> str:
@@ -67,7 +67,7 @@ def name_rank_with_number(report: Report, rank: int) -> str:
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     """Return the names of ranks for a sentence.
 
-    A single rank is named by its number and device. For several ranks, at most ``_MAX_RANKS`` of
+    A single rank is named by its number and device. For several ranks, at most ``MAX_RANKS`` of
     their numbers are listed. If the global rank of any of the given ranks is unknown, the text adds
     that the numbers are in pipeline order.
 
@@ -78,7 +78,7 @@ def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return name_rank_with_number(report, ranks[0])
     are_numbered = all(report.ranks[rank].global_rank is not None for rank in ranks)
-    numbers = list_first([str(number) for number in list_rank_numbers(report, ranks)], _MAX_RANKS)
+    numbers = list_first([str(number) for number in list_rank_numbers(report, ranks)], MAX_RANKS)
     return f"ranks {numbers}{'' if are_numbered else ' in pipeline order'}"
 
 

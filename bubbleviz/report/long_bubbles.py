@@ -13,10 +13,12 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count
 from bubbleviz.report.labels import (
+    MAX_RANKS,
     capitalize_label,
     format_ms,
     format_operation,
     name_rank,
+    name_ranks,
     truncate_name,
 )
 from bubbleviz.report.report import Report
@@ -188,10 +190,12 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
 
 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
-    """Describe the rank that is idle longest because of late launches, and count the other ranks.
+    """Describe the rank that is idle longest because of late launches, and name the other ranks.
 
-    The text also contains the call and the range that the host was in during the rank's longest
-    bubble of this kind, if they are known.
+    If there are more than ``MAX_RANKS`` ranks, the other ranks are only counted. The text also
+    contains the call and the range that the host was in during the rank's longest bubble of this
+    kind, if they are known. If they are unknown and there are few ranks, all ranks are simply
+    listed.
 
     Args:
         report: The run's report.
@@ -213,21 +217,33 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
     label, state = name_rank(report, rank), describe_host(report, longest)
     on_rank = f" on {label}, where {state}" if state else f" on {label}"
-    if len(ranks) == 1:
+    others = [other for other in ranks if other != rank]
+    if not others:
         return on_rank
-    other_ranks = _count_other_ranks(report, ranks)
-    return f"{on_rank}, and on {other_ranks}" if state else f"{on_rank} and {other_ranks}"
+    if len(ranks) <= MAX_RANKS:
+        if not state:
+            return f" on {_list_ranks(report, ranks)}"
+        return f"{on_rank}, and on {_list_ranks(report, others)}"
+    noun = "other stage" if _are_stages(report, ranks) else "other rank"
+    n_others = format_count(len(others), noun)
+    return f"{on_rank}, and on {n_others}" if state else f"{on_rank} and {n_others}"
 
 
-def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
-    """Return the number of ranks minus one, in words: "7 other ranks".
+def _list_ranks(report: Report, ranks: Sequence[int]) -> str:
+    """Return the names of all given ranks: "stages 0, 2" if each is the only one of its stage."""
+    if len(ranks) == 1:
+        return name_rank(report, ranks[0])
+    if not _are_stages(report, ranks):
+        return name_ranks(report, ranks)
+    stages = sorted(report.ranks[rank].stage or 0 for rank in ranks)
+    return f"stages {', '.join(map(str, stages))}"
 
-    The ranks are called stages if each rank is the only one of its stage.
-    """
+
+def _are_stages(report: Report, ranks: Sequence[int]) -> bool:
+    """Return whether each of the given ranks is the only rank of its stage."""
     n_ranks_of_stage = Counter(rank.stage for rank in report.ranks)
     stages = [report.ranks[index].stage for index in ranks]
-    are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
-    return format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    return all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
 
 
 def describe_host(report: Report, row: int) -> str:

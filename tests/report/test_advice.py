@@ -315,9 +315,18 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
     assert uniform_steps["then"] == []
 
 
-def test_late_hosts_of_other_stages_are_counted_in_words() -> None:
-    report = analyze_planting(Planting(stages=4, microbatches=8, late_stage=1, late_ns=400_000))
+def test_late_hosts_of_a_few_other_stages_are_named_and_of_many_are_counted() -> None:
+    report = analyze_planting(Planting(stages=5, microbatches=8, late_stage=1, late_ns=400_000))
 
     assert name_latest_host(report, (1,)).startswith(" on stage 1")
-    assert name_latest_host(report, (0, 1, 2, 3)).endswith("3 other stages")
-    assert "3 other stages, where" not in name_latest_host(report, (0, 1, 2, 3))
+    assert name_latest_host(report, (0, 1)) == " on stages 0, 1"
+    assert name_latest_host(report, (3, 2, 1, 0)) == " on stages 0, 1, 2, 3"
+    assert name_latest_host(report, (0, 1, 2, 3, 4)).endswith("4 other stages")
+
+
+def test_late_hosts_of_a_few_replicated_stages_are_named_by_rank(tmp_path: Path) -> None:
+    job = simulate_job(Job(host_step={2: 14.0, 5: 15.0, 6: 14.0}, host_follows="start"))
+    report = bubbleviz.analyze(job.written(tmp_path / "late.csv"))
+
+    assert name_latest_host(report, (2, 5)) == " on ranks 2, 5"
+    assert name_latest_host(report, (2, 5, 6)) == " on ranks 2, 5, 6"

@@ -436,7 +436,7 @@ def test_a_tampered_report_is_refused_with_the_place(
 
 @pytest.mark.parametrize("path", ["nowhere.json", "", "x" * 5000, "a\0b", "/"])
 def test_a_path_without_a_file_is_refused(path: str) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"cannot be read|no such file"):
         read_saved(path)
 
 
