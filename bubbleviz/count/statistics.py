@@ -29,7 +29,7 @@ _QUANTILES = (
 _NORMAL = 1.959963984540054
 
 
-def compute_quantile(df: int) -> float:
+def compute_student_quantile(df: int) -> float:
     """Return the 97.5 % quantile of Student's t with ``df`` degrees of freedom (at least 1)."""
     if df <= len(_QUANTILES):
         return _QUANTILES[df - 1]
@@ -107,7 +107,7 @@ def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[f
     if not max(earlier_std, later_std):
         return difference, 0.0
     error, df = estimate_welch_error(earlier_std, len(earlier), later_std, len(later))
-    return difference, compute_quantile(int(df)) * error
+    return difference, compute_student_quantile(int(df)) * error
 
 
 def estimate_welch_error(
@@ -145,5 +145,20 @@ def measure_spread(values: Sequence[float | None]) -> Spread:
     if n == 1:
         return Spread(mean, None, low, high, None, 1)
     std = float(numbers.std(ddof=1))
-    half_width = compute_quantile(n - 1) * std / n**0.5
+    half_width = compute_student_quantile(n - 1) * std / n**0.5
     return Spread(mean, std, low, high, half_width, n)
+
+
+def estimate_mean_error(values: Ints | Floats) -> float:
+    """Return the half width of a 95 % confidence interval of the mean that ignores slow trends.
+
+    The variance is estimated as half the mean squared difference between consecutive values. So a
+    trend, or a single change of level, hardly widens the interval.
+
+    Args:
+        values: Measured values in order of time. There must be at least two.
+    """
+    n_values = len(values)
+    difference = np.diff(values.astype(np.float64))
+    deviation = math.sqrt(float((difference**2).mean()) / 2)
+    return compute_student_quantile(n_values - 1) * deviation / math.sqrt(n_values)

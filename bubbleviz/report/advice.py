@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.explain.changes import replay_planned_order
-from bubbleviz.explain.diagnosis.findings import MIN_REPLAY_ERROR, estimate_mean_saving
+from bubbleviz.explain.diagnosis.findings import estimate_mean_saving
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.run_kinds import INFERENCE
 from bubbleviz.report.restrictions import (
@@ -651,9 +651,7 @@ def _make_order_advice(report: Report) -> Advice | None:
     if lengths_ns is None:
         return None
     measured_ns, planned_ns = lengths_ns
-    saving_ns, error_ns = estimate_mean_saving(
-        measured_ns - planned_ns, missed_ratio=MIN_REPLAY_ERROR
-    )
+    saving_ns, error_ns = estimate_mean_saving(measured_ns - planned_ns, planned_ns)
     if saving_ns <= 0:
         return None
     diagnosis = report.explanation.diagnosis

@@ -7,9 +7,12 @@ from bubbleviz.model.texts import format_percent
 #: Text of the advice for a bubble caused by the schedule alone, and the kind and place of that
 #: advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
+#: Place of the advice to shorten the pause between iterations.
+BETWEEN_ITERATIONS = "between-iterations"
 #: Kinds of advice whose promised saving is an upper bound. For advice that moves layers or tokens,
 #: the promise assumes that they can be distributed evenly. The promise for more microbatches
-#: assumes that the length of the bubble does not change.
+#: assumes that the length of the bubble does not change. The pause between iterations contains
+#: the framework's own step, which takes some time in any run.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
 #: Place of the advice that names the layers to move. The saving that it promises is not an upper
 #: bound.
@@ -25,7 +28,8 @@ def is_upper_bound(kind: str, place: str) -> bool:
     """
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(
-        part_kind in _MOVING_KINDS and part_place != _WHOLE_LAYERS
+        part_place == BETWEEN_ITERATIONS
+        or (part_kind in _MOVING_KINDS and part_place != _WHOLE_LAYERS)
         for part_kind, part_place in parts
     )
 

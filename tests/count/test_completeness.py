@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy.special import stdtrit
 
 import bubbleviz
 from bubbleviz.count.rank_iterations import list_missing
-from bubbleviz.count.statistics import compute_quantile
+from bubbleviz.count.statistics import compute_student_quantile, estimate_mean_error
 from bubbleviz.render.formats.csv import list_columns, write_csv
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
@@ -266,4 +267,16 @@ def test_ranks_behave_like_a_tuple(tmp_path: Path) -> None:
 
 def test_quantiles_of_students_t_agree_with_scipy() -> None:
     for df, rel in (*((df, 1e-14) for df in range(1, 21)), (21, 1e-7), (50, 1e-8), (1000, 1e-9)):
-        assert compute_quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=rel)
+        assert compute_student_quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=rel)
+
+
+def test_the_error_of_a_mean_ignores_a_trend_and_covers_the_mean_of_noise() -> None:
+    generator = np.random.default_rng(5)
+    noise = generator.normal(size=(2000, 8))
+
+    covered = [abs(run.mean()) <= estimate_mean_error(run) for run in noise]
+
+    assert 0.92 < float(np.mean(covered)) < 0.97
+    assert estimate_mean_error(np.zeros(4, np.float64)) == 0.0
+    trend = np.linspace(0.0, 700.0, 8)
+    assert estimate_mean_error(trend) < 0.35 * compute_student_quantile(7) * trend.std() / 8**0.5

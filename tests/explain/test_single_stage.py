@@ -81,5 +81,5 @@ def test_idle_time_between_iterations_is_not_reported_as_no_bubble(tmp_path: Pat
 
     assert report.summary.bubble_ratio["schedule"].mean == 0
     advice = str(describe_first_steps(report))
-    assert advice.startswith("Begin iterations earlier on host GPU 0 (pipeline order 0) (-")
-    assert "(-70.00 %: " in advice
+    assert advice.startswith("Begin iterations earlier on host GPU 0 (pipeline order 0) (up to -")
+    assert "(up to -70.00 %: " in advice

@@ -26,6 +26,9 @@ from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_r
 
 #: Minimum logarithm of a reported effect, in absolute terms and in standard errors.
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
+#: Minimum effect on ranks that drift or have slowed. The minimum is high because a fitted change
+#: leaves a remainder.
+MIN_CHANGED_EFFECT = 1.05
 #: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
 #: Minimum logarithm of the factor of all microbatches of a slow replica, and their maximum spread.
@@ -103,7 +106,9 @@ class PaceChanges:
     """How each rank's pace changes during the run, one row per rank.
 
     Attributes:
-        slope: Slope of the logarithmic pace, per iteration.
+        slope: Initial slope of the logarithmic pace of a drifting rank, per iteration.
+        bend: Quadratic coefficient of the logarithmic pace of a drifting rank, per iteration
+            squared.
         jump_begin: Zero-based number of the first iteration after the best-fitting jump. The jump
             may be insignificant.
         jump_change: Mean logarithmic pace after the best-fitting jump, minus the mean before it.
@@ -112,15 +117,21 @@ class PaceChanges:
     """
 
     slope: Floats
+    bend: Floats
     jump_begin: Floats
     jump_change: Floats
     is_slowed: Bools
     is_drifting: Bools
 
+    @property
+    def has_changed(self) -> Bools:
+        """Whether the rank became slower during the run, gradually or in a jump."""
+        return np.asarray(self.is_slowed | self.is_drifting, bool)
+
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
         """Return how much the logarithmic pace of a rank has risen up to an iteration.
 
-        - Drifting rank: ``slope`` times the iteration number.
+        - Drifting rank: ``slope * number + bend * number**2``, but at least 0.
         - Rank that became slower in a jump: 0 before ``jump_begin``, and ``jump_change`` from then
           on.
         - All other ranks: 0.
@@ -130,7 +141,8 @@ class PaceChanges:
             iteration: For each query, the zero-based iteration number.
         """
         number = iteration.astype(np.float64)
-        drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
+        curve = self.slope[rank_row] * number + self.bend[rank_row] * number**2
+        drift = np.where(self.is_drifting[rank_row], np.maximum(curve, 0.0), 0.0)
         has_jumped = self.is_slowed[rank_row] & (number >= self.jump_begin[rank_row])
         return np.asarray(np.where(has_jumped, self.jump_change[rank_row], drift), np.float64)
 
@@ -577,7 +589,15 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
     jumps = fit_jumps(rank_row, number, smooth)
     is_slowed = jumps.is_significant & (jumps.explained > line_explains)
     is_drifting = is_rising(np.bincount(rank_row), slope, line_explains) & ~is_slowed
-    return PaceChanges(slope, jumps.position, jumps.change, is_slowed, is_drifting)
+    initial_slope, bend = fit_parabolas(rank_row, number, smooth)
+    return PaceChanges(initial_slope, bend, jumps.position, jumps.change, is_slowed, is_drifting)
+
+
+def mask_changed_cells(effects: Effects) -> Bools:
+    """Return a mask of the cells on ranks that became slower during the run."""
+    paces = effects.paces
+    rank = effects.computes.rank[paces.computes.first][paces.ranks.first]
+    return np.isin(effects.computes.rank_of_cell, rank[paces.changes.has_changed])
 
 
 def _fit_trend(series: Floats) -> Floats:
@@ -670,6 +690,35 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     slope = np.divide(xy, xx, out=np.zeros(len(count)), where=xx > 0)
     explained = np.divide(xy * xy, xx * yy, out=np.zeros(len(count)), where=xx * yy > 0)
     return slope, explained
+
+
+def fit_parabolas(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Fit a parabola through the points of each group by least squares.
+
+    Args:
+        group: Zero-based group number of each point.
+        x: Position of each point.
+        y: Value of each point.
+
+    Returns:
+        slope: Slope of each group's parabola at x = 0.
+        bend: Quadratic coefficient of each parabola. 0 if the group has fewer than three distinct
+            positions; the slope is then that of the line.
+    """
+    count = np.maximum(np.bincount(group), 1)
+    mean_x = np.bincount(group, x) / count
+    dx = x - mean_x[group]
+    line_slope, _ = fit_lines(group, dx, y)
+    # Fit the part of dx**2 that a line does not explain to the part of y that it does not explain.
+    square_slope, _ = fit_lines(group, dx, dx**2)
+    curve = dx**2 - square_slope[group] * dx
+    curve -= (np.bincount(group, curve) / count)[group]
+    bend_part = np.bincount(group, curve * y)
+    size = np.bincount(group, curve**2)
+    has_bend = size > 1e-9 * np.maximum(np.bincount(group, dx**4), 1e-9)
+    bend = np.divide(bend_part, size, out=np.zeros(len(count)), where=has_bend)
+    slope = line_slope - bend * square_slope - 2 * bend * mean_x
+    return slope, bend
 
 
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:

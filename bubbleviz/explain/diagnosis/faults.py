@@ -15,11 +15,13 @@ import numpy as np
 
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.diagnosis.effects import (
+    MIN_CHANGED_EFFECT,
     MIN_JUMP_ITERATIONS,
     MIN_SIDE,
     Effects,
     compute_quantile,
     fit_jumps,
+    mask_changed_cells,
     order_by_loss,
     replace_spikes,
 )
@@ -254,6 +256,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     is_slow = evidence.effects.is_significant(stages.effect, size) & has_role(roles, COMPUTING)
     # An even split would slow down a stage that is slower than the median but below the mean.
     is_slow &= stages.load > 1
+    is_slow &= ~_mask_changed_stages(evidence.effects) | (stages.effect > MIN_CHANGED_EFFECT)
 
     slow_stages = find_distinct(stages.stage[is_slow]).tolist()
     for host, on_host in _list_slow_hosts(evidence, slow_stages):
@@ -264,6 +267,17 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     name = f"stage-{slow_stages[0]}" if len(slow_stages) == 1 else "stages"
     fault = _build_stage_fault(evidence, "stage", name, slow_stages, is_slow)
     yield _move_whole_layers(evidence, fault) or fault
+
+
+def _mask_changed_stages(effects: Effects) -> Bools:
+    """For each row of ``effects.stages``, return whether at least half of its ranks changed.
+
+    Ranks changed if they drift or have slowed.
+    """
+    of_cell = effects.stages.row_of_compute[effects.computes.cells.first]
+    n_cells = np.bincount(of_cell, minlength=len(effects.stages.kind))
+    n_changed = np.bincount(of_cell, mask_changed_cells(effects), len(effects.stages.kind))
+    return np.asarray(2 * n_changed >= n_cells, bool)
 
 
 def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
@@ -619,8 +633,13 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
     rise = rise - group_medians(paces.iteration, n_iterations, rise)[paces.iteration]
     rise = rise - group_medians(rank_row, len(paces.ranks), rise)[rank_row]
     pace = paces.pace / np.exp(rise)
+    # The median time of a rank that became slower lies between its fast and its slow iterations.
+    has_changed = paces.changes.has_changed[rank_row]
+    usual_pace = group_medians(rank_row, len(paces.ranks), pace)[rank_row]
+    pace = np.where(has_changed, pace / usual_pace, pace)
     size = np.bincount(pace_of_compute, minlength=len(paces.computes))
     is_slow_pace = effects.is_significant(pace, size, norm_variance=0.0)
+    is_slow_pace &= ~has_changed | (pace > MIN_CHANGED_EFFECT)
     factor = effects.paused * np.where(is_slow_pace, pace, 1.0)[pace_of_compute]
     return factor, is_slow_pace
 
@@ -633,7 +652,8 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
     paces, changes = evidence.effects.paces, evidence.effects.paces.changes
     rank_row = paces.ranks.of_row
     if changes.is_drifting.any():
-        total_rise = changes.slope * (np.bincount(rank_row) - 1)
+        last_iteration = np.bincount(rank_row) - 1
+        total_rise = changes.estimate_rise(np.arange(len(last_iteration)), last_iteration)
         is_slow_pace = changes.is_drifting[rank_row]
         yield _build_drift(evidence, "drift", changes.is_drifting, is_slow_pace, total_rise)
     for first_iteration in find_distinct(

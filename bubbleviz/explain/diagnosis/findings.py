@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.count.statistics import estimate_difference, measure_spread
+from bubbleviz.count.statistics import estimate_difference, estimate_mean_error
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis.effects import (
-    compute_quantile,
     estimate_deviation,
     measure_effects,
     measure_stage_effects,
@@ -96,7 +95,10 @@ _MIN_WARM_UP = 1.5
 _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
 #: Minimum error of a replayed saving, as a fraction of the saving, even if the replay of the
 #: unchanged run is exact. It was measured with jobs from two simulators, with and without faults.
-MIN_REPLAY_ERROR = 0.01
+_MIN_REPLAY_ERROR = 0.01
+#: Part of the difference between replayed and measured iterations that is an error of each saving.
+#: It was chosen so that intervals cover the true savings of jobs from two simulators in 95 %.
+_MISSED_WEIGHT = 0.5
 #: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
@@ -121,9 +123,10 @@ class Finding:
             shortens this time.
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
-            three iterations save time. The interval combines four errors: Student's t over the
-            iterations that save time, and the errors of the replay, of the times without the
-            faults, and of the mean length without the faults.
+            three iterations save time, or if the saving is an upper bound because it is a pause
+            between iterations. The interval combines the errors of :func:`estimate_mean_saving`
+            with two more: half the mean difference between replayed and measured iterations, and
+            the error of the times without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -302,12 +305,11 @@ class _Baseline:
         """
         saved_ns = self.replayed_ns - without_ns[self.counts]
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
-        error_ratio = max(self.missed_ratio, MIN_REPLAY_ERROR)
-        mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, error_ratio)
+        mean_ns, error_ns = estimate_mean_saving(saved_ns, without_ns[self.counts], is_saved)
         if error_ns is not None:
+            missed_ns = _MISSED_WEIGHT * self.missed_ratio * self.length_ns
             scale_errors_ns = [_estimate_scale_error(self.evidence, fault) for fault in faults]
-            noise_ns = _estimate_length_error(without_ns[self.counts])
-            error_ns = float(np.linalg.norm([error_ns, noise_ns, *scale_errors_ns]))
+            error_ns = float(np.linalg.norm([error_ns, missed_ns, *scale_errors_ns]))
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding, *, others_vary: bool) -> Finding | None:
@@ -351,9 +353,9 @@ class _Baseline:
 def _estimate_length_error(length_ns: Ints) -> float:
     """Estimate how much the mean length of the iterations of another run would differ by chance.
 
-    The standard deviation of the lengths is estimated as 1.4826 times their median absolute
-    deviation from their median. Thus, a few iterations that are long for another reason have no
-    effect.
+    The standard deviation of the lengths is estimated as 1.4826 times the median absolute
+    difference between consecutive iterations, divided by the square root of 2. Thus, a drift and a
+    few iterations that are long for another reason have almost no effect.
 
     Args:
         length_ns: Length of each iteration in ns.
@@ -361,8 +363,8 @@ def _estimate_length_error(length_ns: Ints) -> float:
     Returns:
         Half width of the 95 % confidence interval of the mean in ns.
     """
-    values_ns = length_ns.astype(np.float64)
-    deviation_ns = estimate_deviation(values_ns - compute_quantile(values_ns, 0.5))
+    difference_ns = np.diff(length_ns.astype(np.float64))
+    deviation_ns = estimate_deviation(difference_ns) / math.sqrt(2)
     return _NORMAL_QUANTILE * deviation_ns / math.sqrt(len(length_ns))
 
 
@@ -808,30 +810,34 @@ def _measure_lengths_and_spans(
 
 
 def estimate_mean_saving(
-    saved_ns: Ints, is_saved: Bools | None = None, missed_ratio: float = 0.0
+    saved_ns: Ints, without_ns: Ints, is_saved: Bools | None = None
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    The mean covers all iterations. The interval is first computed for the iterations with a
-    noticeable saving, because the fault does not occur in the other iterations. Its half width is
-    multiplied by the fraction of iterations with a noticeable saving. Then the error of the replay
-    is added in quadrature.
+    The mean covers all iterations. The interval combines three errors:
+
+    - The error of the mean (:func:`.estimate_mean_error`). It is computed for the iterations with
+      a noticeable saving, because the fault does not occur in the other iterations. The half width
+      is multiplied by the fraction of iterations with a noticeable saving.
+    - The noise of the iterations without the fault (:func:`_estimate_length_error`).
+    - The error of a replay, which is 1 % of the saving (``_MIN_REPLAY_ERROR``).
 
     Args:
         saved_ns: Saving of each iteration.
+        without_ns: Length of each iteration without the fault.
         is_saved: Mask of the iterations whose saving is noticeable, or None for all.
-        missed_ratio: Error of the replay as a fraction of the saving.
 
     Returns:
         The mean and the half width in ns. The half width is None if fewer than three iterations
         save time.
     """
-    savings = measure_spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
+    noticeable_ns = saved_ns if is_saved is None else saved_ns[is_saved]
     mean_ns = float(saved_ns.mean())
-    if savings.n < _MIN_SAVED_ITERATIONS:
+    if len(noticeable_ns) < _MIN_SAVED_ITERATIONS:
         return mean_ns, None
-    error_ns = (savings.ci95 or 0.0) * savings.n / len(saved_ns)
-    return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns))
+    error_ns = estimate_mean_error(noticeable_ns) * len(noticeable_ns) / len(saved_ns)
+    noise_ns = _estimate_length_error(without_ns)
+    return mean_ns, float(np.linalg.norm([error_ns, noise_ns, _MIN_REPLAY_ERROR * mean_ns]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -918,14 +924,14 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
     if usual_ns < _MIN_USUAL_PAUSE * length_ns or not _has_optimizer(run.operations):
         pause_ns = np.maximum(pause_ns - usual_ns, 0)
     has_paused = pause_ns > _MIN_PAUSE * length_ns
-    saving_ns, error_ns = estimate_mean_saving(pause_ns, has_paused)
+    saving_ns = float(pause_ns.mean())
     # A single pause, for example for a checkpoint, is not reported.
     if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
         return
 
     fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
     n_paused = int(has_paused.sum())
-    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns, is_measured=True)
+    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns=None, is_measured=True)
 
 
 def _has_optimizer(operations: Operations) -> bool:

@@ -25,7 +25,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import Effects, order_by_loss
+from bubbleviz.explain.diagnosis.effects import (
+    MIN_CHANGED_EFFECT,
+    Effects,
+    mask_changed_cells,
+    order_by_loss,
+)
 from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import Bools, Floats, Ints
@@ -37,9 +42,6 @@ _MAX_GROUPS, _MAX_RANKS = 4, 8
 _MAX_CANDIDATES = 16
 #: Quantiles of the cell ratios that are tried as the factor of a candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
-#: Minimum effect on a rank that drifts or has slowed. The minimum is high because a fitted change
-#: leaves a remainder.
-_MIN_CHANGED_EFFECT = 1.05
 #: Minimum fraction of slow ranks in a slow host or replica. A rank can look fast because one of its
 #: copies is even slower.
 _MIN_SLOW_RANKS = 0.75
@@ -159,18 +161,10 @@ def _compare_cells(effects: Effects, cell_ns: Floats) -> _Comparison:
     n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
     norm_variance = 1 / np.maximum(n_copies - 1, 1)
     is_slow = effects.is_significant(effect, n_times, norm_variance)
-    is_remainder = _mask_cells_on_changed_ranks(effects) & ~(effect > _MIN_CHANGED_EFFECT)
+    is_remainder = mask_changed_cells(effects) & ~(effect > MIN_CHANGED_EFFECT)
     is_slow = np.asarray(is_slow & ~is_remainder, bool)
     lost_ns = np.where(is_slow, (cell_ns - norm_ns) * n_times, 0.0)
     return _Comparison(effect, is_slow, lost_ns)
-
-
-def _mask_cells_on_changed_ranks(effects: Effects) -> Bools:
-    """Return a mask of the cells on ranks that drift or have slowed."""
-    paces = effects.paces
-    has_changed = paces.changes.is_drifting | paces.changes.is_slowed
-    changed_ranks = effects.computes.rank[paces.computes.first][paces.ranks.first][has_changed]
-    return np.isin(effects.computes.rank_of_cell, changed_ranks)
 
 
 def _list_candidates(

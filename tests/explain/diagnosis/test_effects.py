@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import fit_jumps
+from bubbleviz.explain.diagnosis.effects import fit_jumps, fit_parabolas
 
 
 def test_noise_rarely_looks_like_a_jump() -> None:
@@ -14,3 +14,26 @@ def test_noise_rarely_looks_like_a_jump() -> None:
     jumps = fit_jumps(group, x, generator.normal(0.0, 0.05, len(group)))
 
     assert jumps.is_significant.mean() < 0.001
+
+
+def test_a_parabola_is_found_exactly_and_needs_three_points() -> None:
+    x = np.array([0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 5.0])
+    group = np.array([0, 0, 0, 0, 1, 1, 2])
+    y = np.array([1.0, 1.5, 3.0, 5.5, 2.0, 2.5, 9.0])
+
+    slope, bend = fit_parabolas(group, x, y)
+
+    np.testing.assert_allclose(slope, [0.0, 0.5, 0.0], atol=1e-12)
+    np.testing.assert_allclose(bend, [0.5, 0.0, 0.0], atol=1e-12)
+
+
+def test_a_parabola_agrees_with_numpy() -> None:
+    generator = np.random.default_rng(3)
+    x = np.arange(12.0)
+    y = generator.normal(size=(5, 12))
+
+    slope, bend = fit_parabolas(np.repeat(np.arange(5), 12), np.tile(x, 5), y.ravel())
+
+    expected = np.polynomial.polynomial.polyfit(x, y.T, 2)
+    np.testing.assert_allclose(slope, expected[1], atol=1e-9)
+    np.testing.assert_allclose(bend, expected[2], atol=1e-9)

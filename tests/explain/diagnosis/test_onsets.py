@@ -86,3 +86,32 @@ def test_a_replica_that_becomes_slow_has_no_long_microbatches(tmp_path: Path) ->
     assert (advice[0].kind, advice[0].since_iteration) == ("slowed", 6)
     assert advice[0].ranks == (4, 5, 6, 7)
     assert not [entry for entry in advice if entry.kind == "microbatch"]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_drift_is_worth_all_that_it_costs_and_makes_its_stage_no_slower(
+    schedule: str, seed: int, tmp_path: Path
+) -> None:
+    healthy = replace(JOB, schedule=schedule, replicas=1)
+    job = simulate_job(replace(healthy, drift={3: 0.75}), seed)
+    entries = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    saved = 1 - simulate_job(healthy, seed).length_ns / job.length_ns
+    assert entries[0].kind == "drift"
+    assert entries[0].saving_ratio == pytest.approx(saved, abs=0.005)
+    assert entries[0].error_ratio is not None
+    assert entries[0].error_ratio < 0.04
+    assert "stage" not in [entry.kind for entry in entries]
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+def test_a_rank_that_became_slower_did_not_pause_in_every_iteration(
+    noise: float, tmp_path: Path
+) -> None:
+    slowed = replace(JOB, noise=noise, slows={5: (1.7, 4)})
+    job = simulate_job(slowed, 3)
+    entries = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    assert entries[0].kind == "slowed"
+    assert "iteration" not in [entry.kind for entry in entries]
