@@ -15,7 +15,13 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.memory_sizes import describe_fit
 from bubbleviz.model.run_kinds import INFERENCE
-from bubbleviz.model.texts import format_count, format_percent, list_and_count, list_first
+from bubbleviz.model.texts import (
+    capitalize,
+    format_count,
+    format_percent,
+    list_and_count,
+    list_first,
+)
 from bubbleviz.report.advice import (
     Advice,
     Step,
@@ -534,11 +540,36 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
     for fault in faults:
         group = next((group for group in shared if fault in group), None)
         if group is None:
-            texts.append(_FAULTS[fault.kind](report, fault, iteration_count))
+            action, evidence, next_step = _FAULTS[fault.kind](report, fault, iteration_count)
+            if len(faults) > 1:
+                evidence = _name_subject(report, fault, evidence)
+            texts.append((action, evidence, next_step))
         elif fault is group[0]:
             describe = _describe_slow_hosts if fault.kind == "host" else _describe_slow_ranks
             texts.append(describe(report, group, iteration_count))
     return texts
+
+
+def _name_subject(report: Report, fault: Fault, evidence: str) -> str:
+    """Name the ranks or stages of a fault in its evidence, if the evidence does not name them yet.
+
+    Next to the evidence for other faults, it would be unclear which ranks "Operations" are on.
+
+    Args:
+        report: The run's report.
+        fault: One of several faults that are removed together.
+        evidence: Evidence for the fault, which may start with a general subject.
+    """
+    if fault.kind == "link" and fault.link is not None:
+        general, named = "Transfers ", "Transfers between stages {} and {} ".format(*fault.link)
+    elif fault.kind == "launch":
+        general, named = "Operations ", f"Operations on {name_ranks(report, fault.ranks)} "
+    elif fault.kind == "late-start":
+        general = "It " if len(fault.ranks) == 1 else "They "
+        named = f"{capitalize(name_ranks(report, fault.ranks))} "
+    else:
+        return evidence
+    return named + evidence.removeprefix(general) if evidence.startswith(general) else evidence
 
 
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
@@ -605,8 +636,10 @@ def _describe_slow_hosts(report: Report, faults: Sequence[Fault], iteration_coun
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join names, as in ``a and b``, or return the first three and the number of others."""
-    return " and ".join(names) if len(names) <= _MAX_NAMED else list_and_count(names, _MAX_NAMED)
+    """Join names, as in ``a, b and c``, or return the first three and the number of others."""
+    if not 1 < len(names) <= _MAX_NAMED:
+        return list_and_count(names, _MAX_NAMED)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _compare_ranges(faults: Sequence[Fault], others: str) -> str:

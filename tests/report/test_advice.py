@@ -315,6 +315,20 @@ def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
     assert uniform_steps["then"] == []
 
 
+def test_joint_advice_names_the_ranks_and_stages_of_each_fault(tmp_path: Path) -> None:
+    late = Job(rank={2: 1.3}, host_step={5: 14.0}, host_follows="start", iterations=8)
+    link = Job(slows={5: (1.6, 6)}, link={(0, 0): 15.0}, link_since=6, iterations=12)
+    late_entry, link_entry = (
+        write_all_advice(bubbleviz.analyze(simulate_job(job).written(tmp_path / f"{name}.csv")))[0]
+        for name, job in (("late", late), ("link", link))
+    )
+
+    assert ", and " in late_entry.action
+    assert "Operations on rank 5 start late although their input" in late_entry.action_and_evidence
+    assert ", and " in link_entry.action
+    assert "Transfers between stages 0 and 1 have taken" in link_entry.action_and_evidence
+
+
 def test_late_hosts_of_a_few_other_stages_are_named_and_of_many_are_counted() -> None:
     report = analyze_planting(Planting(stages=5, microbatches=8, late_stage=1, late_ns=400_000))
 
