@@ -87,6 +87,20 @@ def test_the_first_screen_fits_on_one_screen(ranks: int, display: Display) -> No
     assert display.width < 80 or len(lines) <= max_lines
 
 
+@pytest.mark.parametrize("display", DISPLAYS, ids=str)
+def test_advice_that_does_not_fit_ends_with_the_option_that_shows_it(
+    display: Display, tmp_path: Path
+) -> None:
+    job = Job(slows={5: (1.6, 3)}, host_step={2: 14.0, 3: 13.0}, link={(0, 0): 9.0}, link_since=3)
+    table = simulate_job(job).written(tmp_path / "slow.csv")
+    lines = render_lines(bubbleviz.analyze(table), display)
+    first = next(index for index, line in enumerate(lines) if line.startswith("First:"))
+    last = next(index for index in range(first, len(lines)) if lines[index + 1][:1] != " ")
+
+    assert lines[last].endswith((" … (-v advice)", " ~ (-v advice)"))
+    assert measure_cells(lines[last]) <= display.width
+
+
 #: Two pipelines.
 #: The second one has a slow rank and a slow stage.
 SLOW_COPY = Planting(

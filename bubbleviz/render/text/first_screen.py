@@ -21,7 +21,8 @@ from bubbleviz.render.text import orders, ranks
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.stacked_bar import draw_stacked_bar
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
-from bubbleviz.report.advice import advise, choose_shown_iteration
+from bubbleviz.render.wrapping import measure_cells
+from bubbleviz.report.advice import StepCode, advise, choose_shown_iteration
 from bubbleviz.report.bubble_parts import (
     compute_bubble_parts,
     compute_flops_use,
@@ -258,12 +259,40 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
     If the advice is not about specific ranks, lines about ranks that stand out precede it.
     """
     sentence = choose_first_sentence(report, describe_first_steps(report))
-    lines = [] if advise(report).marked_ranks else ranks.make_first_lines(report, display)
+    advised = advise(report)
+    lines = [] if advised.marked_ranks else ranks.make_first_lines(report, display)
     if sentence:
-        lines += wrap_paragraph(sentence, display, lead="First:", max_lines=4)
+        # Steps such as recording launches are not in the table of advice.
+        is_listed = all(step.code is StepCode.ADVICE for step in advised.first)
+        option = "-v advice" if advised.first and is_listed else "-v"
+        lines += _wrap_advice(sentence, display, lead="First:", max_lines=4, option=option)
     for text in describe_further_steps(report):
-        lines += wrap_paragraph(to_one_line(text, 200), display, lead="Then:", max_lines=2)
+        lines += _wrap_advice(text, display, lead="Then:", max_lines=2, option="-v advice")
     return lines
+
+
+def _wrap_advice(
+    text: str, display: Display, *, lead: str, max_lines: int, option: str
+) -> list[doc.Line]:
+    """Wrap advice for a terminal. If it does not fit, it ends with the option that shows it all.
+
+    Args:
+        text: The advice.
+        display: The terminal.
+        lead: Words before the text.
+        max_lines: Maximum number of lines at 80 columns; see :func:`.wrap_paragraph`.
+        option: The option that shows the complete text.
+    """
+    text = to_one_line(text)
+    lines = wrap_paragraph(text, display, lead=lead, max_lines=max_lines)
+    if len(wrap_paragraph(text, display, lead=lead)) == len(lines):
+        return lines
+    *start, last = lines[-1]
+    words = last.text.rstrip().removesuffix(display.translate("…")).rstrip()
+    ending = display.translate(f" … ({option})")
+    while measure_cells(words + ending) > display.text_width and " " in words.strip():
+        words = words.rpartition(" ")[0]
+    return [*lines[:-1], (*start, last._replace(text=words + ending))]
 
 
 def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:

@@ -49,7 +49,7 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
             "saves ms": doc.format_ms(advice.saving_ns),
             "share": _describe_share(advice, base_ns),
             # The saving is shown in the other columns, so it is left out of the sentence.
-            "what to do": to_one_line(advice.action_and_evidence, 400),
+            "what to do": to_one_line(advice.action_and_evidence),
         }
         for advice in entries
     ]
