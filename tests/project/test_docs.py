@@ -86,6 +86,17 @@ def test_printed_samples_are_current(
         assert sample in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name == "guides"], ids=lambda page: page.stem
+)
+def test_guides_show_the_command_of_each_printed_sample(page: Path) -> None:
+    """The comment before a sample is invisible on the website and on GitHub."""
+    text = page.read_text(encoding="utf-8")
+
+    for command in re.findall(r"<!-- printed by: ([^\n]*) -->", text):
+        assert f"\n    {command}\n" in text
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_of_the_package_in_text_exist(page: Path) -> None:
     """NAME, FOLDER and VIEW match any name, because they stand for files that users write."""

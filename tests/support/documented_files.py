@@ -32,7 +32,7 @@ LOWERED_1F1B = (
 
 def write_documented_files(folder: Path) -> None:
     """Write every file that a documented command reads into a folder."""
-    for name in ("1f1b", "zb-v"):
+    for name in ("1f1b", "zb-h2", "zb-v"):
         shutil.copytree(FIXTURES / name, folder / "fixtures" / name)
     for name in ("run", "before", "after"):
         shutil.copytree(FIXTURES / "1f1b", folder / name)
