@@ -14,6 +14,8 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.memory_sizes import describe_fit
+from bubbleviz.model.phase_masks import mask_phases
+from bubbleviz.model.phases import TRANSFERS
 from bubbleviz.model.run_kinds import INFERENCE
 from bubbleviz.model.texts import (
     capitalize,
@@ -57,6 +59,13 @@ if TYPE_CHECKING:
 _MAX_NAMED = 3
 #: Advice about slow transfers in general, slow ranks, and profiler overhead.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
+#: Advice about slow transfers if neither transfers nor launches were recorded.
+_FIND_LATE_STARTS = "Find out why operations start long after their input was produced"
+_UNKNOWN_WHY_LATE = (
+    "Neither transfers nor launches were recorded, so slow transfers or late launches may be the "
+    "reason"
+)
+_RECORD_BOTH = "Record both to tell them apart"
 _CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
@@ -830,9 +839,13 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
     """Return the action, evidence and next check for a slow link.
 
     If the fault does not name a link, the action is to make all transfers faster, and the other two
-    texts are "".
+    texts are "". If neither transfers nor launches were recorded, the texts say that operations may
+    also start late for another reason.
     """
+    is_only_inferred = _has_neither_transfers_nor_launches(report)
     if fault.link is None:
+        if is_only_inferred:
+            return _FIND_LATE_STARTS, _UNKNOWN_WHY_LATE, _RECORD_BOTH
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
     where = f" of {fault.detail}" if fault.detail else ""
@@ -849,7 +862,17 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
         f"Find out why the link between stages {low} and {high}{where} is slow",
         f"Transfers take {_format_multiple(fault)}x as long as on other links, in "
         f"{iteration_count}",
-        "",
+        f"{_UNKNOWN_WHY_LATE}. {_RECORD_BOTH}" if is_only_inferred else "",
+    )
+
+
+def _has_neither_transfers_nor_launches(report: Report) -> bool:
+    """Return whether slow transfers look the same as late launches, because neither is recorded."""
+    operations = report.operations
+    return bool(
+        (operations.launched_ns == NONE).all()
+        and (operations.received_ns == NONE).all()
+        and not mask_phases(operations.phase, TRANSFERS).any()
     )
 
 

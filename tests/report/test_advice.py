@@ -329,6 +329,20 @@ def test_joint_advice_names_the_ranks_and_stages_of_each_fault(tmp_path: Path) -
     assert "Transfers between stages 0 and 1 have taken" in link_entry.action_and_evidence
 
 
+@pytest.mark.parametrize("recorded", ["messages", "launches", ""])
+def test_late_starts_may_have_two_reasons_if_only_operations_were_recorded(
+    recorded: str, tmp_path: Path
+) -> None:
+    job = Job(
+        transfer=3.0, launches=recorded == "launches", messages=recorded == "messages", iterations=8
+    )
+    report = bubbleviz.analyze(simulate_job(job).written(tmp_path / "slow.csv"))
+    entry = next(entry for entry in write_all_advice(report) if entry.kind == "link")
+
+    assert ("Neither transfers nor launches" in entry.action_and_evidence) == (not recorded)
+    assert ("Make transfers between stages faster" in entry.action) == bool(recorded)
+
+
 def test_late_hosts_of_a_few_other_stages_are_named_and_of_many_are_counted() -> None:
     report = analyze_planting(Planting(stages=5, microbatches=8, late_stage=1, late_ns=400_000))
 

@@ -65,7 +65,7 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
     assert f"(saving unknown: {MISSED} 42.86 %)" in screen
     assert "iterations would take" not in screen
     assert "misses the measured length by 42.86 %" in text
-    assert "unknown Make transfers" in text
+    assert "unknown Find out why operations start long after" in text
     assert describe_further_steps(report) == ()
 
 
