@@ -163,20 +163,21 @@ def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, 
             yield _compute_overlap(iteration), iteration.name
 
 
-def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
-    """Return whether training iterations overlap other training iterations.
+def has_overlap(iterations: Sequence[Iteration]) -> bool:
+    """Return whether iterations overlap other iterations of the same kind.
 
-    Overlaps with evaluations do not count, so only averaged training iterations whose neighbors are
-    also training iterations are checked. The overlap must exceed ``OVERLAP_SHARE`` of a rank's
-    window.
+    Overlaps of training with evaluations do not count, so only averaged iterations whose neighbors
+    are of the same kind are checked. Evaluations themselves are not checked. The overlap must
+    exceed ``OVERLAP_SHARE`` of a rank's window.
     """
-    between_training = []
+    between_same_kind = []
     for iteration in iterations:
         first = max(iteration.index - 1, 0)
         neighbors = iterations[first : iteration.index + 2]
-        if all(neighbor.kind == TRAINING for neighbor in neighbors):
-            between_training.append(iteration)
-    return max(_compute_overlaps(between_training), default=(0.0, ""))[0] > OVERLAP_SHARE
+        is_checked = iteration.kind in (TRAINING, INFERENCE)
+        if is_checked and all(neighbor.kind == iteration.kind for neighbor in neighbors):
+            between_same_kind.append(iteration)
+    return max(_compute_overlaps(between_same_kind), default=(0.0, ""))[0] > OVERLAP_SHARE
 
 
 def _compute_overlap(iteration: Iteration) -> float:

@@ -14,7 +14,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.count.rank_iterations import list_indices
 from bubbleviz.count.rank_slices import join_ranks, list_stages_and_pipelines
-from bubbleviz.count.summary import has_training_overlap
+from bubbleviz.count.summary import has_overlap
 from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import Bubbles
@@ -89,8 +89,8 @@ class Explanation:
             virtual stage. Empty if no number of tokens is known.
         layout: The layers of the stages, or None if they are unknown.
         ran: Name of the schedule that ran, or None if it is unknown.
-        period_ns: Mean time from one iteration to the next if training iterations overlap, or None
-            if they do not.
+        period_ns: Mean time from one iteration to the next if iterations overlap, or None if they
+            do not.
     """
 
     causes: CauseTimes
@@ -269,7 +269,7 @@ def _build_layout(run: Run, times: PhaseTimes, typical: Iteration | None) -> Lay
 
 def _get_period(counts: Counts) -> float | None:
     """Return the mean time from one iteration to the next, or None if iterations do not overlap."""
-    is_overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
+    is_overlapping = counts.headline == "period" and has_overlap(counts.iterations)
     return counts.summary.window_ns["period"].mean if is_overlapping else None
 
 

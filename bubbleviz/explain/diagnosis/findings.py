@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -422,7 +423,7 @@ def build_diagnosis(
     evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
     delays_ns = _sum_delays(scenarios, evidence)
     measure_lengths, length_ns = _choose_length_measure(
-        evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
+        evidence, replay, delays_ns, period_ns, run_kind(run.operations.phase)
     )
     faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
     baseline = _measure_baseline(faultless, replay, length_ns)
@@ -738,24 +739,24 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
 
 
 def _choose_length_measure(
-    work: Work, measured: Replay, own_ns: Ints, delay_ns: Ints, period_ns: float | None
+    evidence: Evidence, measured: Replay, delays_ns: Ints, period_ns: float | None, kind: str
 ) -> tuple[_LengthMeasure, float | None]:
     """Choose how the lengths of replayed iterations are measured.
 
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
     If iterations overlap, removing a fault shortens the period. The period cannot become shorter
-    than the longest span of any rank. The span of a rank is the time from its first to its last
-    compute operation or optimizer in the iteration. So the saving is limited to the time by which
-    the longest span gets shorter, plus the mean pause after it (period minus longest span).
+    than the longest span of any rank (:func:`_measure_lengths_and_spans`). So the saving is limited
+    to the time by which the longest span gets shorter, plus the mean pause after it (period minus
+    longest span).
 
     Args:
-        work: Work table of all ranks.
-        measured: Replay of this work.
-        own_ns: Measured time of each row, in replay order.
-        delay_ns: Measured delay of each replayed row, in replay order.
+        evidence: Measured effects, delays and other evidence about the run.
+        measured: Replay of the run.
+        delays_ns: Measured delay of each row of the work table.
         period_ns: Mean time from the start of one iteration to the start of the next, or None if
             iterations do not overlap.
+        kind: Kind of the run, ``"training"`` or ``"inference"``.
 
     Returns:
         measure_lengths: Function that takes a replay, the times of its rows and the delays of its
@@ -765,34 +766,37 @@ def _choose_length_measure(
     """
     if period_ns is None or not len(measured.rows):
         return lambda replay, *times: replay.lengths_ns(*times, in_replay_order=True), None
-    whole_ns, spans_ns = _measure_lengths_and_spans(
-        work, measured, own_ns[:, None], delay_ns[:, None]
-    )
+    measure = partial(_measure_lengths_and_spans, evidence.work, is_inference=kind == INFERENCE)
+    rows = measured.rows
+    whole_ns, spans_ns = measure(measured, evidence.own_ns[rows, None], delays_ns[rows, None])
     # Replicas that never wait for each other have separate periods. The longest period is used.
     span_ns = float(spans_ns.mean())
     period_ns = max(period_ns, span_ns)
     beyond_ns = whole_ns - spans_ns - round(period_ns - span_ns)
 
     def measure_bounded(replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
-        lengths_ns, spans_ns = _measure_lengths_and_spans(work, replay, own_ns, delay_ns)
+        lengths_ns, spans_ns = measure(replay, own_ns, delay_ns)
         return np.maximum(lengths_ns, spans_ns + beyond_ns)
 
     return measure_bounded, period_ns
 
 
 def _measure_lengths_and_spans(
-    work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
+    work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints, *, is_inference: bool
 ) -> tuple[Ints, Ints]:
     """Return the length of each iteration, and the longest span of any rank in it.
 
-    The span of a rank is the time from the start of its first to the end of its last compute
-    operation or optimizer in the iteration.
+    In training, the span of a rank is the time from the start of its first to the end of its last
+    compute operation or optimizer in the iteration. In inference, a rank may wait between two
+    chunks of an iteration only because the replay does not contain the previous iteration. So its
+    span is the sum of its compute times.
 
     Args:
         work: Work table of all ranks.
         replay: Replay of this work.
         own_ns: Time of each row in replay order, shape (rows, scenarios).
         delay_ns: Delay of each row, in the same order and shape.
+        is_inference: Whether the run has only forward passes.
 
     Returns:
         Lengths and spans in ns, both of shape (iterations, scenarios).
@@ -803,8 +807,11 @@ def _measure_lengths_and_spans(
     order = sort_rows(work.iteration[rows], work.rank[rows])
     rows, computing = rows[order], computing[order]
     first = find_run_starts(work.iteration[rows], work.rank[rows])
-    begin_ns = np.minimum.reduceat(ends_ns[computing] - own_ns[computing], first, axis=0)
-    spans_ns = np.maximum.reduceat(ends_ns[computing], first, axis=0) - begin_ns
+    if is_inference:
+        spans_ns = np.add.reduceat(own_ns[computing], first, axis=0)
+    else:
+        begin_ns = np.minimum.reduceat(ends_ns[computing] - own_ns[computing], first, axis=0)
+        spans_ns = np.maximum.reduceat(ends_ns[computing], first, axis=0) - begin_ns
     first = find_run_starts(work.iteration[rows[first]])
     return replay.find_iteration_ends(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
 

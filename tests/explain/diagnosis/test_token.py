@@ -10,7 +10,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.diagnosis.findings import Finding
 from bubbleviz.report.sentences import write_all_advice
-from tests.support.forward_runs import Serving, simulate_serving, write_table
+from tests.support.forward_runs import UNIT_NS, Serving, simulate_serving, write_table
 
 LENGTHS = (1.0,) * 48
 
@@ -76,3 +76,19 @@ def test_advice_says_how_many_chunks_are_in_flight(tmp_path: Path) -> None:
         "Keep one more chunk in flight",
     ]
     assert all("with 2 chunks in the pipeline" in advice.evidence for advice in first_two)
+
+
+def test_savings_of_overlapping_iterations_are_relative_to_the_period(tmp_path: Path) -> None:
+    """The period is the time that the slowest stage computes for one iteration."""
+    run = Serving(LENGTHS, stages=(1.0, 1.0, 1.5, 1.0))
+    iteration = [chunk.number // 8 for chunk in simulate_serving(run)]
+    report = bubbleviz.analyze(write_table(tmp_path, run, iteration=iteration))
+    diagnosis = report.explanation.diagnosis
+    assert diagnosis is not None
+    finding = diagnosis.findings[0]
+
+    assert report.headline == "period"
+    assert diagnosis.length_ns == 8 * 1.5 * UNIT_NS
+    assert finding.faults[0].ranks == (2,)
+    # If layers move, every stage takes 1.125 units per chunk.
+    assert finding.saving_ratio == pytest.approx(1 - 1.125 / 1.5, abs=0.04)
