@@ -419,32 +419,78 @@ def build_diagnosis(
             overlap, or None if they do not.
     """
     scenarios, steps = _add_launch_steps(run, scenarios)
-    replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
+    faultless, length_ns = _build_fault_replay(run, scenarios, evidence, period_ns)
+    baseline = _measure_baseline(faultless, scenarios.replay, length_ns)
+    pauses = _measure_idle_between_iterations(run)
+    return Diagnosis(
+        findings=_list_findings(run, scenarios, faultless, baseline, pauses),
+        iterations=len(baseline.replayed_ns),
+        length_ns=baseline.length_ns,
+        warm_up=baseline.warm_up,
+        missed_ratio=_compute_smallest_missed_ratio(baseline, scenarios.replay.iterations),
+        pause_ratio=pauses.mean_ratio if pauses and _has_optimizer(run.operations) else 0.0,
+    )
+
+
+def _build_fault_replay(
+    run: ReplayedRun, scenarios: Scenarios, evidence: Evidence, period_ns: float | None
+) -> tuple[_FaultReplay, float | None]:
+    """Return the replay of iterations without faults, and the length that savings refer to.
+
+    Args:
+        run: The replayed run.
+        scenarios: The work of the run and its replay.
+        evidence: Measured effects, delays and other evidence about the run.
+        period_ns: Mean time from the start of one iteration to the start of the next if iterations
+            overlap, or None if they do not.
+
+    Returns:
+        faultless: Replays iterations without certain faults.
+        length_ns: Mean iteration length that savings are compared with, or None to use the mean of
+            the replayed lengths.
+    """
     delays_ns = _sum_delays(scenarios, evidence)
     measure_lengths, length_ns = _choose_length_measure(
-        evidence, replay, delays_ns, period_ns, run_kind(run.operations.phase)
+        evidence, scenarios.replay, delays_ns, period_ns, run_kind(run.operations.phase)
     )
-    faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
-    baseline = _measure_baseline(faultless, replay, length_ns)
+    return _FaultReplay(evidence, delays_ns, measure_lengths), length_ns
 
+
+def _list_findings(
+    run: ReplayedRun,
+    scenarios: Scenarios,
+    faultless: _FaultReplay,
+    baseline: _Baseline,
+    pauses: _Pauses | None,
+) -> tuple[Finding, ...]:
+    """Return the findings that save at least 0.1 % of an iteration, largest saving first.
+
+    Args:
+        run: The replayed run.
+        scenarios: The work of the run and its replay.
+        faultless: Replays iterations without certain faults.
+        baseline: Lengths of the iterations with all faults.
+        pauses: Idle time between iterations, or None if it is unknown.
+    """
     single = _find_single_faults(run, scenarios, faultless, baseline)
-    findings = [*_find_sets_of_faults(single, faultless, replay, baseline), *single]
+    findings = [*_find_sets_of_faults(single, faultless, scenarios.replay, baseline), *single]
     findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
-    pauses = _measure_idle_between_iterations(run)
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
-    findings.sort(key=lambda finding: -finding.saving_ns)
-    longest_replicas_ns = _measure_longest_replicas(evidence.work, replay.iterations)
-    missed_ratio = _compute_missed_ratio(baseline.replayed_ns, longest_replicas_ns[baseline.counts])
-    return Diagnosis(
-        tuple(findings),
-        len(baseline.replayed_ns),
-        baseline.length_ns,
-        baseline.warm_up,
-        min(baseline.missed_ratio, missed_ratio),
-        0.0 if pauses is None or not _has_optimizer(run.operations) else pauses.mean_ratio,
-    )
+    return tuple(sorted(findings, key=lambda finding: -finding.saving_ns))
+
+
+def _compute_smallest_missed_ratio(baseline: _Baseline, iterations: Ints) -> float:
+    """Return the smaller of two errors of the replay; see :attr:`Diagnosis.missed_ratio`.
+
+    Args:
+        baseline: Lengths of the iterations with all faults.
+        iterations: Numbers of all replayed iterations.
+    """
+    longest_replicas_ns = _measure_longest_replicas(baseline.evidence.work, iterations)
+    of_replicas = _compute_missed_ratio(baseline.replayed_ns, longest_replicas_ns[baseline.counts])
+    return min(baseline.missed_ratio, of_replicas)
 
 
 def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios, LaunchSteps]:
@@ -1048,41 +1094,67 @@ def _collect_evidence(
     """
     work, operations = scenarios.work, run.operations
     rows = find_computing_rows(operations, run.averaged)
-    gap_ns = np.zeros(len(work), np.int64)
-    gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
-    n_kernels = np.zeros(len(work), np.int64)
-    n_kernels[: len(rows)] = operations.kernels[rows]
-    late_ns, profiler_ns = (
-        _measure_delays(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
-    )
-    collectives = select_outer_collectives(run.collectives, operations, run.averaged)
-    # The work table ends with the collectives, followed by the launch steps.
-    n_without_steps = len(work) - len(steps)
-    late_ns[n_without_steps - len(collectives) : n_without_steps] += collectives.late_ns
-    start_late_ns = np.zeros(len(work), np.int64)
-    start_late_ns[: len(rows)] = measure_late_starts(run, rows)
-    host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
-    host_of_rank = np.array([host_numbers[rank.host] for rank in run.ranks], np.int64)
+    gap_ns = _spread_over_work(work, np.maximum(operations.busy_ns - operations.active_ns, 0)[rows])
+    host_of_rank = _number_hosts(run)
     effects = measure_effects(work, gap_ns)
     slow_ranks, cell_ns = explain_slow_ranks(effects, host_of_rank)
     stages = measure_stage_effects(effects.computes, effects.copies, cell_ns)
     return Evidence(
-        work,
-        scenarios.bounded_ns,
-        replace(effects, stages=stages),
-        _measure_launch_share(run, work, gap_ns),
-        host_of_rank,
-        late_ns,
-        profiler_ns,
-        n_kernels,
-        select_host_activities(run.hosts, find_distinct(operations.name_id), operations.phase),
-        layout,
-        schedule,
-        slow_ranks,
-        find_link_changes(run),
-        start_late_ns,
-        steps,
+        work=work,
+        own_ns=scenarios.bounded_ns,
+        effects=replace(effects, stages=stages),
+        launch_share=_measure_launch_share(run, work, gap_ns),
+        host_of_rank=host_of_rank,
+        late_ns=_measure_late_launches(run, scenarios, rows, len(steps)),
+        profiler_ns=_measure_delays(run, scenarios, rows, Cause.PROFILER),
+        n_kernels=_spread_over_work(work, operations.kernels[rows]),
+        hosts=select_host_activities(
+            run.hosts, find_distinct(operations.name_id), operations.phase
+        ),
+        layout=layout,
+        schedule=schedule,
+        slow_ranks=slow_ranks,
+        link_changes=find_link_changes(run),
+        start_late_ns=_spread_over_work(work, measure_late_starts(run, rows)),
+        launch_steps=steps,
     )
+
+
+def _number_hosts(run: ReplayedRun) -> Ints:
+    """Return the host number of each rank. Hosts are numbered in alphabetical order."""
+    host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
+    return np.array([host_numbers[rank.host] for rank in run.ranks], np.int64)
+
+
+def _spread_over_work(work: Work, values: Ints) -> Ints:
+    """Return a column of the work table with the values of its compute operations, and 0 elsewhere.
+
+    Args:
+        work: Work table of all ranks, which starts with the compute operations.
+        values: One value per compute operation.
+    """
+    column = np.zeros(len(work), np.int64)
+    column[: len(values)] = values
+    return column
+
+
+def _measure_late_launches(
+    run: ReplayedRun, scenarios: Scenarios, rows: Ints, n_steps: int
+) -> Ints:
+    """Return how late the host launched each row of the work table, in ns.
+
+    Args:
+        run: The replayed run.
+        scenarios: The work of the run and its replay.
+        rows: Rows of the compute operations in the run, in the order of the work table.
+        n_steps: Number of launch steps.
+    """
+    late_ns = _measure_delays(run, scenarios, rows, Cause.HOST)
+    collectives = select_outer_collectives(run.collectives, run.operations, run.averaged)
+    # The work table ends with the collectives, followed by the launch steps.
+    n_without_steps = len(scenarios.work) - n_steps
+    late_ns[n_without_steps - len(collectives) : n_without_steps] += collectives.late_ns
+    return late_ns
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
