@@ -22,7 +22,7 @@ from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.stacked_bar import draw_stacked_bar
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
 from bubbleviz.render.wrapping import measure_cells
-from bubbleviz.report.advice import StepCode, advise, choose_shown_iteration
+from bubbleviz.report.advice import advise, choose_shown_iteration
 from bubbleviz.report.bubble_parts import (
     compute_bubble_parts,
     compute_flops_use,
@@ -263,7 +263,7 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
     lines = [] if advised.marked_ranks else ranks.make_first_lines(report, display)
     if sentence:
         # Steps such as recording launches are not in the table of advice.
-        is_listed = all(step.code is StepCode.ADVICE for step in advised.first)
+        is_listed = all(step.advice is not None for step in advised.first)
         option = "-v advice" if advised.first and is_listed else "-v"
         lines += _wrap_advice(sentence, display, lead="First:", max_lines=4, option=option)
     for text in describe_further_steps(report):
