@@ -58,6 +58,8 @@ class Job:
         host_follows: Time that is followed by ``host_step``, if the host takes time. This is the
             previous ``launch``, the ``start`` or ``end`` of the previous operation, or the time at
             which the ``input`` has arrived and the rank is idle.
+        host_queue: Number of operations that a host launches ahead of its GPU, or 0 for no limit.
+            Only hosts with a ``host_step`` are limited.
         drift: Relative slowdown of each rank in the last iteration, keyed by rank. The slowdown
             grows linearly.
         gaps: Time without kernels in each operation, as a fraction of its kernel time, keyed by
@@ -93,6 +95,7 @@ class Job:
     slows: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     host_step: Mapping[int, float] = field(default_factory=dict)
     host_follows: str = "launch"
+    host_queue: int = 0
     drift: Mapping[int, float] = field(default_factory=dict)
     gaps: Mapping[int, float] = field(default_factory=dict)
     between: float = 0.0
@@ -234,6 +237,7 @@ def _simulate_replica(
     end_of: dict[tuple[str, int, int], float] = {}
     rows: list[list[Row]] = [[] for _ in range(job.stages)]
     previous: list[dict[str, float]] = [{} for _ in range(job.stages)]
+    ends_ns: list[list[float]] = [[] for _ in range(job.stages)]
     waits = 0
     while any(left):
         stage = waits % job.stages
@@ -288,6 +292,9 @@ def _simulate_replica(
         row = _make_timed_row(identity | chunk, phase, start_ns, free_ns[stage])
         row["launched_ns"] = round(launch_ns)
         previous[stage] = {"launch": launch_ns, "start": start_ns, "end": free_ns[stage]}
+        ends_ns[stage].append(free_ns[stage])
+        is_full = 0 < job.host_queue <= len(ends_ns[stage])
+        previous[stage]["queue"] = ends_ns[stage][-job.host_queue] if is_full else 0.0
         row |= {"active_ns": active_ns, "kernels": 9} if job.gaps else {}
         rows[stage].append(row)
         left[stage].pop(0)
@@ -301,11 +308,11 @@ def _find_launch(job: Job, rank: int, times_ns: Mapping[str, float], first_ns: f
         job: Parameters of the job.
         rank: Rank of the operation.
         times_ns: Times that the launch may follow. For the first operation, only ``input`` is
-            known.
+            known. ``queue`` is the end of the operation that has to leave a full queue.
         first_ns: Time of the rank's first launch in the iteration.
     """
     if rank in job.host_step and "launch" in times_ns:
-        return times_ns[job.host_follows] + job.host_step[rank] * MS
+        return max(times_ns[job.host_follows] + job.host_step[rank] * MS, times_ns["queue"])
     return min(first_ns, times_ns["input"] - 5_000)
 
 

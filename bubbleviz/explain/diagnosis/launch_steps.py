@@ -18,6 +18,9 @@ to which the rank's launches are most regular:
 - ``LAUNCH``: the previous launch. The host does not wait at all. This is ruled out if launches are
   more regular relative to an operation several positions earlier. Then the launch queue is full,
   and the GPU is the bottleneck.
+
+A slow host can also run ahead of a GPU that is even slower. Some launches then wait for a full
+queue, and only the others show how long the host takes (:func:`_find_queued_launches`).
 """
 
 from __future__ import annotations
@@ -47,6 +50,13 @@ _MORE_REGULAR = 0.5
 _MAX_QUEUE = 8
 #: Minimum number of launches in which a regularity can be found.
 _MIN_LAUNCHES = 6
+#: Minimum launch step of a host that runs ahead of its GPU, as a fraction of the mean time of the
+#: rank's operations. A faster host would not be the bottleneck even if the GPU became faster.
+_MIN_HOST_STEP = 0.5
+#: Maximum launch step of such a host without waiting time, as a multiple of its usual step.
+_MAX_HOST_STEP = 1.5
+#: Maximum fraction of late launches of such a host.
+_MAX_LATE_LAUNCHES = 0.1
 
 
 class Follows(IntEnum):
@@ -130,22 +140,89 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     ranks = work.rank[launches.row[launches.ranks.first[is_independent]]]
     first = _find_first_operations(work, launched_ns, ranks)
 
-    follows = follows[launches.ranks.of_row]
-    later = np.flatnonzero(follows != Follows.INPUT)
-    operation = np.append(first, launches.row[later])
-    begin_ns = _find_iteration_starts(work)
-    reference_ns = launches.references_ns[follows[later], later]
-    steps = LaunchSteps(
-        row=np.zeros(len(operation), np.int64),
-        operation=operation,
-        previous=np.append(np.full(len(first), NONE), launches.previous[later]),
-        follows=np.append(np.full(len(first), Follows.LAUNCH), follows[later]),
-        start_ns=np.maximum(np.append(begin_ns[first], reference_ns), begin_ns[operation]),
-        end_ns=launched_ns[operation],
+    first_steps = _build_steps(
+        first,
+        np.full(len(first), NONE),
+        np.full(len(first), Follows.LAUNCH),
+        start_ns=_find_iteration_starts(work)[first],
+        end_ns=launched_ns[first],
     )
+    steps = join_tables((first_steps, _list_later_steps(work, launches, follows)))
     # Steps of length 0 are kept, because later steps follow them.
     steps = steps.take(steps.end_ns >= steps.start_ns)
     return steps.replace_columns(row=len(work) + np.arange(len(steps)))
+
+
+def _build_steps(
+    operation: Ints, previous: Ints, follows: Ints, start_ns: Ints, end_ns: Ints
+) -> LaunchSteps:
+    """Build launch steps that have no rows in the work table yet, so ``row`` is -1."""
+    row = np.full(len(operation), NONE)
+    return LaunchSteps(row, operation, previous, follows, start_ns, end_ns)
+
+
+def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchSteps:
+    """List the launch steps of operations that follow another operation on their rank.
+
+    A step begins at the time that the launches of the rank follow, but not before the iteration.
+    On ranks whose host runs ahead of its GPU (:func:`_measure_host_steps`), a step contains waiting
+    time if the launch waited for a place in the queue, or if the step is more than 1.5 times as
+    long as usual. It is then replaced with the usual step.
+
+    Some of these hosts launch part of an iteration before it begins. If they could launch all of
+    it after it began (:func:`_mask_waiting_hosts`), the steps are moved into the iteration,
+    because the host takes this time in any case.
+
+    Args:
+        work: Work table of all ranks.
+        launches: Launches of all ranks.
+        follows: Time that the launches of each rank follow (:class:`Follows`).
+    """
+    follows = follows[launches.ranks.of_row]
+    is_queued, is_free = _find_queued_launches(launches)
+    host_step_ns = _measure_host_steps(launches, is_queued, is_free)
+    is_ahead = (follows == Follows.INPUT) & ~np.isnan(host_step_ns)
+    has_queue = np.isin(follows, (Follows.INPUT, Follows.LAUNCH)) & ~np.isnan(host_step_ns)
+    follows = np.where(is_ahead, Follows.LAUNCH, follows)
+    launched_ns = launches.launched_ns
+    step_ns = launched_ns - launches.references_ns[follows, np.arange(len(follows))]
+    has_waited = has_queue & is_queued
+    has_waited |= is_ahead & (step_ns > _MAX_HOST_STEP * host_step_ns)
+    step_ns[has_waited] = host_step_ns[has_waited].astype(np.int64)
+
+    begin_ns = _find_iteration_starts(work)[launches.row]
+    start_ns = np.maximum(launched_ns - step_ns, begin_ns)
+    is_moved = is_ahead & _mask_waiting_hosts(work, launches, begin_ns, step_ns)
+    end_ns = np.where(is_moved, start_ns + step_ns, launched_ns)
+    later = np.flatnonzero(follows != Follows.INPUT)
+    return _build_steps(
+        launches.row[later],
+        launches.previous[later],
+        follows[later],
+        start_ns[later],
+        end_ns[later],
+    )
+
+
+def _mask_waiting_hosts(work: Work, launches: _Launches, begin_ns: Ints, step_ns: Ints) -> Bools:
+    """Return a mask of the launches on ranks whose host has time to spare in every iteration.
+
+    The host could begin to launch only when the iteration begins, and still launch each operation
+    at most 20 us after its measured start.
+
+    Args:
+        work: Work table of all ranks.
+        launches: Launches of all ranks.
+        begin_ns: Start of the iteration of each launch.
+        step_ns: Launch step of each launch.
+    """
+    is_first = np.diff(launches.part, prepend=NONE) != 0
+    total_ns = np.cumsum(step_ns)
+    preceding_ns = (total_ns - step_ns)[is_first][np.cumsum(is_first) - 1]
+    launch_ns = begin_ns + total_ns - preceding_ns
+    is_late = launch_ns > work.start_ns[launches.row] + MIN_LATE_NS
+    n_late = np.bincount(launches.ranks.of_row, is_late, len(launches.ranks))
+    return np.asarray(n_late == 0, bool)[launches.ranks.of_row]
 
 
 def _find_first_operations(work: Work, launched_ns: Ints, ranks: Ints) -> Ints:
@@ -301,15 +378,87 @@ def _mask_queued_ranks(launches: _Launches) -> Bools:
     """
     is_queued = np.zeros(len(launches.ranks), bool)
     for depth in range(2, _MAX_QUEUE + 1):
-        later = np.arange(depth - 1, len(launches.row))
-        earlier = later - (depth - 1)
-        is_same_part = launches.part[later] == launches.part[earlier]
-        later, earlier = later[is_same_part], earlier[is_same_part]
+        later, earlier = _pair_launches(launches, depth)
         launch_ns = _measure_deviations(launches, Follows.LAUNCH, later, later)
         # The previous operation of an earlier launch is ``depth`` positions before the later one.
         for follows in (Follows.START, Follows.END):
             is_queued |= _measure_deviations(launches, follows, later, earlier) < launch_ns
     return is_queued
+
+
+def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
+    """Find the launches that waited for a free place in a full launch queue.
+
+    The queue of a rank holds k operations if no launch comes before the start (or no launch before
+    the end) of the operation k positions earlier, and at least 6 launches come within 20 us after
+    that time. These launches waited. k is at most 8.
+
+    Returns:
+        is_queued: Whether each launch waited. False on ranks without such a queue.
+        is_free: Whether the launch came later than its place in the queue. False on ranks without
+            such a queue, and for the first k launches of an iteration, whose place is unknown.
+    """
+    is_queued, is_free = np.zeros((2, len(launches.row)), bool)
+    for depth in range(1, _MAX_QUEUE + 1):
+        later, earlier = _pair_launches(launches, depth)
+        rank = launches.ranks.of_row[later]
+        for follows in (Follows.START, Follows.END):
+            delay_ns = launches.launched_ns[later] - launches.references_ns[follows, earlier]
+            is_early, is_prompt = delay_ns < -MIN_LATE_NS, np.abs(delay_ns) <= MIN_LATE_NS
+            n_ranks = len(launches.ranks)
+            has_queue = np.bincount(rank, is_early, n_ranks) == 0
+            has_queue &= np.bincount(rank, is_prompt, n_ranks) >= _MIN_LAUNCHES
+            is_queued[later[is_prompt & has_queue[rank]]] = True
+            is_free[later[~is_prompt & has_queue[rank]]] = True
+    return is_queued, is_free & ~is_queued
+
+
+def _measure_host_steps(launches: _Launches, is_queued: Bools, is_free: Bools) -> Floats:
+    """Measure how long the hosts that run ahead of their GPUs take for each launch, in ns.
+
+    This is the median launch step of the launches with the same rank and the same kind of previous
+    operation that did not wait for the queue. If all of them waited, it is the mean step of the
+    rank. The result is NaN for ranks on which no launch waited, and in these cases:
+
+    - Fewer than 6 launches did not wait.
+    - The steps of these launches deviate by more than 20 % of their mean from their medians.
+    - The mean step is less than half the mean time of the rank's operations.
+
+    Args:
+        launches: Launches of all ranks.
+        is_queued: Whether each launch waited for a place in the queue.
+        is_free: Whether each launch came later than its place in the queue.
+    """
+    free = np.flatnonzero(is_free)
+    rank, n_ranks = launches.ranks.of_row, len(launches.ranks)
+    step_ns, median_ns = _compute_steps(
+        launches, launches.references_ns[Follows.LAUNCH, free], free
+    )
+    mean_ns = _average_by_rank(launches, median_ns, free)
+    deviation_ns = _average_by_rank(launches, np.abs(step_ns - median_ns), free)
+    operation_ns = launches.references_ns[Follows.END] - launches.references_ns[Follows.START]
+    is_slow = mean_ns >= _MIN_HOST_STEP * _average_by_rank(launches, operation_ns.astype(float))
+    is_slow &= deviation_ns <= _MAX_DEVIATION * mean_ns
+    is_slow &= np.bincount(rank[free], minlength=n_ranks) >= _MIN_LAUNCHES
+    is_slow &= np.bincount(rank, is_queued, n_ranks) > 0
+    late_ns = launches.launched_ns - launches.references_ns[Follows.INPUT]
+    n_late = np.bincount(rank, late_ns > MIN_LATE_NS, n_ranks)
+    is_slow &= n_late <= _MAX_LATE_LAUNCHES * np.bincount(rank)
+    of_kind_ns = group_medians(launches.kinds.of_row[free], len(launches.kinds), step_ns)
+    host_step_ns = of_kind_ns[launches.kinds.of_row]
+    host_step_ns = np.where(np.isnan(host_step_ns), mean_ns[rank], host_step_ns)
+    return np.where(is_slow[rank], host_step_ns, np.nan)
+
+
+def _pair_launches(launches: _Launches, depth: int) -> tuple[Ints, Ints]:
+    """Pair launches with the launch whose previous operation is ``depth`` positions earlier.
+
+    Launches that are too close to the start of their iteration are left out.
+    """
+    later = np.arange(depth - 1, len(launches.row))
+    earlier = later - (depth - 1)
+    is_same_part = launches.part[later] == launches.part[earlier]
+    return later[is_same_part], earlier[is_same_part]
 
 
 def _measure_deviations(

@@ -43,6 +43,35 @@ def test_a_slow_gpu_whose_host_is_slow_saves_what_the_host_allows(
     assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.01)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("depth", [3, 6])
+@pytest.mark.parametrize("slow", [6, 7])
+def test_waiting_for_a_full_queue_is_no_time_that_the_host_needs(
+    slow: int, depth: int, schedule: str, tmp_path: Path
+) -> None:
+    step_ms = 19.5 if schedule == "1f1b" else 13.0
+    job = replace(JOB, schedule=schedule, microbatches=16, host_step={5: step_ms}, host_queue=depth)
+    faulty = replace(job, rank={slow: 1.6})
+    without_host = replace(faulty, host_step={})
+
+    entry = _advise(tmp_path, simulate_job(faulty))[f"rank-{slow}"]
+
+    saving = _compute_saving(job, faulty)
+    assert saving < _compute_saving(replace(without_host, rank={}), without_host) - 0.05
+    assert entry.saving_ratio == pytest.approx(saving, abs=0.01)
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_a_fast_host_whose_queue_is_full_limits_nothing(depth: int, tmp_path: Path) -> None:
+    hosts = dict.fromkeys(range(8), 0.5)
+    job = replace(JOB, microbatches=16, host_step=hosts, host_queue=depth)
+    faulty = replace(job, rank={5: 2.0})
+
+    entry = _advise(tmp_path, simulate_job(faulty))["rank-5"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.01)
+
+
 @pytest.mark.parametrize("follows", HOST_MS)
 def test_a_large_stage_of_a_slow_host_saves_what_the_host_allows(
     follows: str, tmp_path: Path
