@@ -55,7 +55,7 @@ _MIN_LAUNCHES = 6
 _MIN_HOST_STEP = 0.5
 #: Maximum launch step of such a host without waiting time, as a multiple of its usual step.
 _MAX_HOST_STEP = 1.5
-#: Maximum fraction of late launches of such a host.
+#: Maximum fraction of the launches of such a host that come more than 20 us after ``INPUT``.
 _MAX_LATE_LAUNCHES = 0.1
 
 
@@ -78,8 +78,9 @@ class LaunchSteps(Table):
         previous: Row of the previous compute operation of the same rank, or -1 if ``operation`` is
             the first one of the iteration.
         follows: Time at which the step starts (:class:`Follows`), never ``INPUT``.
-        start_ns: Start of the step.
-        end_ns: End of the step, which is the launch of ``operation``.
+        start_ns: Start of the step, never before the iteration.
+        end_ns: End of the step. This is the launch of ``operation``, unless the step was moved into
+            the iteration (:func:`_list_later_steps`).
     """
 
     row: Ints
@@ -126,7 +127,8 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     - The first launch of an iteration has a step if the launches of the rank follow a time other
       than ``INPUT``. It also has a step if most of the launches come before their input at
       irregular intervals.
-    - Any other launch has a step if the launches of the rank follow a time other than ``INPUT``.
+    - Any other launch has a step if the launches of the rank follow a time other than ``INPUT``,
+      or if the host runs ahead of its GPU (:func:`_measure_host_steps`).
     - A launch that comes before the time that it follows has no step.
 
     Args:
@@ -165,35 +167,23 @@ def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchS
     """List the launch steps of operations that follow another operation on their rank.
 
     A step begins at the time that the launches of the rank follow, but not before the iteration.
-    On ranks whose host runs ahead of its GPU (:func:`_measure_host_steps`), a step contains waiting
-    time if the launch waited for a place in the queue, or if the step is more than 1.5 times as
-    long as usual. It is then replaced with the usual step.
+    The time that the host waits for a full launch queue is left out
+    (:func:`_measure_working_steps`).
 
-    Some of these hosts launch part of an iteration before it begins. If they could launch all of
-    it after it began (:func:`_mask_waiting_hosts`), the steps are moved into the iteration,
-    because the host takes this time in any case.
+    Some hosts that run ahead of their GPU launch part of an iteration before it begins. If they
+    could launch all of it after it began (:func:`_mask_hosts_with_spare_time`), the steps are moved
+    into the iteration, because the host takes this time in any case.
 
     Args:
         work: Work table of all ranks.
         launches: Launches of all ranks.
         follows: Time that the launches of each rank follow (:class:`Follows`).
     """
-    follows = follows[launches.ranks.of_row]
-    is_queued, is_free = _find_queued_launches(launches)
-    host_step_ns = _measure_host_steps(launches, is_queued, is_free)
-    is_ahead = (follows == Follows.INPUT) & ~np.isnan(host_step_ns)
-    has_queue = np.isin(follows, (Follows.INPUT, Follows.LAUNCH)) & ~np.isnan(host_step_ns)
-    follows = np.where(is_ahead, Follows.LAUNCH, follows)
-    launched_ns = launches.launched_ns
-    step_ns = launched_ns - launches.references_ns[follows, np.arange(len(follows))]
-    has_waited = has_queue & is_queued
-    has_waited |= is_ahead & (step_ns > _MAX_HOST_STEP * host_step_ns)
-    step_ns[has_waited] = host_step_ns[has_waited].astype(np.int64)
-
+    follows, step_ns, is_ahead = _measure_working_steps(launches, follows[launches.ranks.of_row])
     begin_ns = _find_iteration_starts(work)[launches.row]
-    start_ns = np.maximum(launched_ns - step_ns, begin_ns)
-    is_moved = is_ahead & _mask_waiting_hosts(work, launches, begin_ns, step_ns)
-    end_ns = np.where(is_moved, start_ns + step_ns, launched_ns)
+    start_ns = np.maximum(launches.launched_ns - step_ns, begin_ns)
+    is_moved = is_ahead & _mask_hosts_with_spare_time(work, launches, begin_ns, step_ns)
+    end_ns = np.where(is_moved, start_ns + step_ns, launches.launched_ns)
     later = np.flatnonzero(follows != Follows.INPUT)
     return _build_steps(
         launches.row[later],
@@ -204,7 +194,40 @@ def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchS
     )
 
 
-def _mask_waiting_hosts(work: Work, launches: _Launches, begin_ns: Ints, step_ns: Ints) -> Bools:
+def _measure_working_steps(launches: _Launches, follows: Ints) -> tuple[Ints, Ints, Bools]:
+    """Measure the launch steps without the time that hosts wait for a full launch queue.
+
+    Hosts that run ahead of their GPU have a usual step (:func:`_measure_host_steps`). Their
+    launches may follow ``INPUT`` or ``LAUNCH``. In both cases, the usual step replaces the steps of
+    launches that waited for a place in the queue. If launches follow ``INPUT``, they are treated as
+    if they followed ``LAUNCH``. The usual step then also replaces steps that are more than 1.5
+    times as long.
+
+    Args:
+        launches: Launches of all ranks.
+        follows: Time that each launch follows (:class:`Follows`).
+
+    Returns:
+        follows: ``follows``, with ``INPUT`` replaced by ``LAUNCH`` if the host runs ahead.
+        step_ns: Launch step of each launch in ns.
+        is_ahead: Whether ``INPUT`` was replaced.
+    """
+    is_queued, is_free = _find_queued_launches(launches)
+    host_step_ns = _measure_host_steps(launches, is_queued, is_free)
+    has_usual_step = ~np.isnan(host_step_ns)
+    is_ahead = (follows == Follows.INPUT) & has_usual_step
+    follows = np.where(is_ahead, Follows.LAUNCH, follows)
+    reference_ns = launches.references_ns[follows, np.arange(len(follows))]
+    step_ns = launches.launched_ns - reference_ns
+    has_waited = (follows == Follows.LAUNCH) & has_usual_step & is_queued
+    has_waited |= is_ahead & (step_ns > _MAX_HOST_STEP * host_step_ns)
+    step_ns[has_waited] = host_step_ns[has_waited].astype(np.int64)
+    return follows, step_ns, is_ahead
+
+
+def _mask_hosts_with_spare_time(
+    work: Work, launches: _Launches, begin_ns: Ints, step_ns: Ints
+) -> Bools:
     """Return a mask of the launches on ranks whose host has time to spare in every iteration.
 
     The host could begin to launch only when the iteration begins, and still launch each operation
@@ -389,14 +412,16 @@ def _mask_queued_ranks(launches: _Launches) -> Bools:
 def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
     """Find the launches that waited for a free place in a full launch queue.
 
-    The queue of a rank holds k operations if no launch comes before the start (or no launch before
-    the end) of the operation k positions earlier, and at least 6 launches come within 20 us after
-    that time. These launches waited. k is at most 8.
+    A place in a queue of k operations becomes free when the operation k positions earlier starts,
+    or when it ends. The queue of a rank holds k operations if no launch comes more than 20 us
+    before this time, and if at least 6 launches come at most 20 us before or after it. These
+    launches waited. All k from 1 to 8 are tried.
 
     Returns:
         is_queued: Whether each launch waited. False on ranks without such a queue.
-        is_free: Whether the launch came later than its place in the queue. False on ranks without
-            such a queue, and for the first k launches of an iteration, whose place is unknown.
+        is_free: Whether each launch came more than 20 us after its place in the queue became free.
+            False on ranks without such a queue, and for the first k operations of an iteration,
+            whose places are unknown.
     """
     is_queued, is_free = np.zeros((2, len(launches.row)), bool)
     for depth in range(1, _MAX_QUEUE + 1):
@@ -418,36 +443,63 @@ def _measure_host_steps(launches: _Launches, is_queued: Bools, is_free: Bools) -
 
     This is the median launch step of the launches with the same rank and the same kind of previous
     operation that did not wait for the queue. If all of them waited, it is the mean step of the
-    rank. The result is NaN for ranks on which no launch waited, and in these cases:
-
-    - Fewer than 6 launches did not wait.
-    - The steps of these launches deviate by more than 20 % of their mean from their medians.
-    - The mean step is less than half the mean time of the rank's operations.
+    rank.
 
     Args:
         launches: Launches of all ranks.
         is_queued: Whether each launch waited for a place in the queue.
-        is_free: Whether each launch came later than its place in the queue.
+        is_free: Whether each launch came after its place in the queue became free.
+
+    Returns:
+        One value per launch. NaN on ranks whose host does not run ahead
+        (:func:`_mask_leading_hosts`), or whose steps deviate by more than 20 % of their mean
+        from their medians.
     """
     free = np.flatnonzero(is_free)
-    rank, n_ranks = launches.ranks.of_row, len(launches.ranks)
+    rank = launches.ranks.of_row
     step_ns, median_ns = _compute_steps(
         launches, launches.references_ns[Follows.LAUNCH, free], free
     )
     mean_ns = _average_by_rank(launches, median_ns, free)
     deviation_ns = _average_by_rank(launches, np.abs(step_ns - median_ns), free)
-    operation_ns = launches.references_ns[Follows.END] - launches.references_ns[Follows.START]
-    is_slow = mean_ns >= _MIN_HOST_STEP * _average_by_rank(launches, operation_ns.astype(float))
-    is_slow &= deviation_ns <= _MAX_DEVIATION * mean_ns
-    is_slow &= np.bincount(rank[free], minlength=n_ranks) >= _MIN_LAUNCHES
-    is_slow &= np.bincount(rank, is_queued, n_ranks) > 0
-    late_ns = launches.launched_ns - launches.references_ns[Follows.INPUT]
-    n_late = np.bincount(rank, late_ns > MIN_LATE_NS, n_ranks)
-    is_slow &= n_late <= _MAX_LATE_LAUNCHES * np.bincount(rank)
+    is_measured = _mask_leading_hosts(launches, is_queued, is_free, mean_ns)
+    is_measured &= deviation_ns <= _MAX_DEVIATION * mean_ns
     of_kind_ns = group_medians(launches.kinds.of_row[free], len(launches.kinds), step_ns)
     host_step_ns = of_kind_ns[launches.kinds.of_row]
     host_step_ns = np.where(np.isnan(host_step_ns), mean_ns[rank], host_step_ns)
-    return np.where(is_slow[rank], host_step_ns, np.nan)
+    return np.where(is_measured[rank], host_step_ns, np.nan)
+
+
+def _mask_leading_hosts(
+    launches: _Launches, is_queued: Bools, is_free: Bools, mean_step_ns: Floats
+) -> Bools:
+    """Return a mask of the ranks whose host is slow, but still runs ahead of the GPU.
+
+    These conditions must be met:
+
+    - At least one launch waited for a place in the queue, and at least 6 launches did not wait.
+    - The mean step is at least half the mean time of the rank's operations.
+    - At most 10 % of the launches come more than 20 us after ``INPUT``.
+
+    Args:
+        launches: Launches of all ranks.
+        is_queued: Whether each launch waited for a place in the queue.
+        is_free: Whether each launch came after its place in the queue became free.
+        mean_step_ns: Mean launch step on each rank of the launches that did not wait, in ns.
+
+    Returns:
+        One value per group of ``launches.ranks``.
+    """
+    rank, n_ranks = launches.ranks.of_row, len(launches.ranks)
+    operation_ns = launches.references_ns[Follows.END] - launches.references_ns[Follows.START]
+    mean_operation_ns = _average_by_rank(launches, operation_ns.astype(np.float64))
+    late_ns = launches.launched_ns - launches.references_ns[Follows.INPUT]
+    n_late = np.bincount(rank, late_ns > MIN_LATE_NS, n_ranks)
+    is_leading = mean_step_ns >= _MIN_HOST_STEP * mean_operation_ns
+    is_leading &= np.bincount(rank, is_free, n_ranks) >= _MIN_LAUNCHES
+    is_leading &= np.bincount(rank, is_queued, n_ranks) > 0
+    is_leading &= n_late <= _MAX_LATE_LAUNCHES * np.bincount(rank)
+    return np.asarray(is_leading, bool)
 
 
 def _pair_launches(launches: _Launches, depth: int) -> tuple[Ints, Ints]:
