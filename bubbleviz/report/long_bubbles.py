@@ -205,32 +205,48 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
         The end of a sentence, such as " on stage 4, where the launching thread is in cudaMalloc,
         and on 7 other stages", or "" if no host launches late.
     """
-    bubbles = report.bubbles
-    late_rows = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
-    if len(late_rows) == 0:
+    longest = _find_longest_late_bubble(report, ranks)
+    if longest == NONE:
         return ""
-    length_ns = (bubbles.end_ns - bubbles.start_ns)[late_rows]
-    total_ns = np.zeros(len(report.ranks), np.int64)
-    np.add.at(total_ns, bubbles.rank[late_rows], length_ns)
-    rank = int(total_ns.argmax())
-    rows = late_rows[bubbles.rank[late_rows] == rank]
-    longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    label, state = name_rank(report, rank), describe_host(report, longest)
-    on_rank = f" on {label}, where {state}" if state else f" on {label}"
+    state = describe_host(report, longest)
+    if not state and len(ranks) <= MAX_RANKS:
+        return f" on {_list_ranks(report, ranks)}"
+    rank = int(report.bubbles.rank[longest])
     others = [other for other in ranks if other != rank]
+    on_rank = f" on {name_rank(report, rank)}"
+    if state:
+        on_rank += f", where {state}"
     if not others:
         return on_rank
     if len(ranks) <= MAX_RANKS:
-        if not state:
-            return f" on {_list_ranks(report, ranks)}"
         return f"{on_rank}, and on {_list_ranks(report, others)}"
     noun = "other stage" if _are_stages(report, ranks) else "other rank"
     n_others = format_count(len(others), noun)
     return f"{on_rank}, and on {n_others}" if state else f"{on_rank} and {n_others}"
 
 
+def _find_longest_late_bubble(report: Report, ranks: Sequence[int]) -> int:
+    """Return the row of a rank's longest bubble that is due to late launches, or -1 if none is.
+
+    The rank is the one among the given ranks that is idle longest because of late launches. At
+    equal times, the rank with the smallest index wins.
+    """
+    bubbles = report.bubbles
+    rows = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
+    if len(rows) == 0:
+        return NONE
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
+    total_ns = np.zeros(len(report.ranks), np.int64)
+    np.add.at(total_ns, bubbles.rank[rows], length_ns)
+    is_on_rank = bubbles.rank[rows] == total_ns.argmax()
+    return int(rows[np.where(is_on_rank, length_ns, NONE).argmax()])
+
+
 def _list_ranks(report: Report, ranks: Sequence[int]) -> str:
-    """Return the names of all given ranks: "stages 0, 2" if each is the only one of its stage."""
+    """Return the names of all given ranks, such as "ranks 2, 5" or "stages 0, 2".
+
+    Several ranks are named by their stages if each rank is the only one of its stage.
+    """
     if len(ranks) == 1:
         return name_rank(report, ranks[0])
     if not _are_stages(report, ranks):

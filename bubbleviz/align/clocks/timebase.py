@@ -239,9 +239,9 @@ def _measure_early_runs(recordings: JoinedRecordings, pairs: offsets.Precedences
     ended_early = operations.end_ns[consumer] < pairs.earlier_ns - GRAIN_NS
     iteration = np.append(recordings.named_iteration, NONE)
     receive_iteration = iteration[arrivals.receive[consumer]]
-    is_of_other = (receive_iteration >= 0) & (receive_iteration != iteration[consumer])
-    is_of_other &= pairs.later_ns < operations.start_ns[consumer]
-    is_checked = is_same_machine & (has_arrival | ended_early) & ~is_of_other
+    is_mismatched = (receive_iteration >= 0) & (receive_iteration != iteration[consumer])
+    is_mismatched &= pairs.later_ns < operations.start_ns[consumer]
+    is_checked = is_same_machine & (has_arrival | ended_early) & ~is_mismatched
     return np.where(is_checked, pairs.earlier_ns - pairs.later_ns, 0)
 
 

@@ -146,17 +146,11 @@ def refuse_other_stages(
     Raises:
         MismatchError: A table declares another stage for a rank.
     """
-    declared = [
-        NONE
-        if rank.local.declared is None or rank.local.declared.stage is None
-        else rank.local.declared.stage
-        for rank in recordings.ranks
-    ]
-    stage = np.array(declared, np.int64)
+    stage = _list_declared_in_tables(recordings, "stage")
     given = parallel.stage(numbers.number)
-    is_other = (stage >= 0) & (stage != given)
-    if is_other.any():
-        index = int(is_other.argmax())
+    is_contradicted = (stage >= 0) & (stage != given)
+    if is_contradicted.any():
+        index = int(is_contradicted.argmax())
         raise MismatchError(
             f"--parallel tp={parallel.tp},pp={parallel.pp},dp={parallel.dp}: this puts rank "
             f"{numbers.number[index]} on stage {given[index]}, but the column stage of its table "
@@ -187,7 +181,6 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     Returns:
         Stage or pipeline of each rank, or -1 if it is not declared.
     """
-    declared = [getattr(rank.local.declared, name, None) for rank in recordings.ranks]
     places = np.array(
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
     ).reshape(-1, 2)
@@ -198,6 +191,12 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     is_usable = is_distinct and (stages == np.arange(len(stages))).all()
     if is_usable and not any(rank.local.declared for rank in recordings.ranks):
         return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
+    return _list_declared_in_tables(recordings, name)
+
+
+def _list_declared_in_tables(recordings: JoinedRecordings, name: str) -> Ints:
+    """Return the ``stage`` or ``pipeline`` of each rank in its table, or -1 if it has none."""
+    declared = [getattr(rank.local.declared, name, None) for rank in recordings.ranks]
     return np.array([NONE if number is None else number for number in declared], np.int64)
 
 

@@ -13,7 +13,12 @@ from bubbleviz.model.texts import format_percent
 from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import ReportPair, RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
-from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
+from bubbleviz.report.promise import (
+    BETWEEN_ITERATIONS,
+    MICROBATCHES,
+    TWICE_THE_MICROBATCHES,
+    format_saving,
+)
 from bubbleviz.report.summary import AdviceEntry
 
 #: Savings are considered equal if they differ by at most this fraction of an iteration. Promised
@@ -101,7 +106,7 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
         kinds.add(advice.kind)
         # If iterations overlap, the next iteration has already begun when an iteration ends. Ending
         # an iteration earlier therefore does not shorten the run by the same amount.
-        is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
+        is_overlapping = earlier.headline == "period" or advice.place == BETWEEN_ITERATIONS
         window = "period" if is_overlapping else "step"
         results.append(_compare_with_promise(advice, promised_ratio, pair, window))
     if (microbatch_result := _make_microbatch_advice(pair)) is not None:
