@@ -7,12 +7,12 @@ from bubbleviz.model.texts import format_percent
 #: Text of the advice for a bubble caused by the schedule alone, and the kind and place of that
 #: advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Place of the advice to shorten the pause between iterations.
+#: Place of the advice to shorten the pause between iterations. The saving that it promises is an
+#: upper bound, because the framework's own step takes some of this time in any run.
 BETWEEN_ITERATIONS = "between-iterations"
 #: Kinds of advice whose promised saving is an upper bound. For advice that moves layers or tokens,
 #: the promise assumes that they can be distributed evenly. The promise for more microbatches
-#: assumes that the length of the bubble does not change. The pause between iterations contains
-#: the framework's own step, which takes some time in any run.
+#: assumes that the length of the bubble does not change.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
 #: Place of the advice that names the layers to move. The saving that it promises is not an upper
 #: bound.

@@ -29,6 +29,9 @@ _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum effect on ranks that drift or have slowed. The minimum is high because a fitted change
 #: leaves a remainder.
 MIN_CHANGED_EFFECT = 1.05
+#: Minimum part of the squared positions that a line does not explain, for the fit of a parabola.
+#: A smaller part consists of rounding errors, because there are fewer than three positions.
+_MIN_CURVE = 1e-9
 #: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
 #: Minimum logarithm of the factor of all microbatches of a slow replica, and their maximum spread.
@@ -701,9 +704,10 @@ def fit_parabolas(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         y: Value of each point.
 
     Returns:
-        slope: Slope of each group's parabola at x = 0.
-        bend: Quadratic coefficient of each parabola. 0 if the group has fewer than three distinct
-            positions; the slope is then that of the line.
+        slope: Slope of each group's parabola at x = 0, or of its line (:func:`fit_lines`) if the
+            group has fewer than three distinct positions.
+        bend: Quadratic coefficient of each parabola, or 0 if the group has fewer than three
+            distinct positions.
     """
     count = np.maximum(np.bincount(group), 1)
     mean_x = np.bincount(group, x) / count
@@ -713,10 +717,9 @@ def fit_parabolas(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     square_slope, _ = fit_lines(group, dx, dx**2)
     curve = dx**2 - square_slope[group] * dx
     curve -= (np.bincount(group, curve) / count)[group]
-    bend_part = np.bincount(group, curve * y)
-    size = np.bincount(group, curve**2)
-    has_bend = size > 1e-9 * np.maximum(np.bincount(group, dx**4), 1e-9)
-    bend = np.divide(bend_part, size, out=np.zeros(len(count)), where=has_bend)
+    curve_by_y, curve_squared = np.bincount(group, curve * y), np.bincount(group, curve**2)
+    has_bend = curve_squared > _MIN_CURVE * np.bincount(group, dx**4)
+    bend = np.divide(curve_by_y, curve_squared, out=np.zeros(len(count)), where=has_bend)
     slope = line_slope - bend * square_slope - 2 * bend * mean_x
     return slope, bend
 

@@ -270,9 +270,9 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _mask_changed_stages(effects: Effects) -> Bools:
-    """For each row of ``effects.stages``, return whether at least half of its ranks changed.
+    """For each row of ``effects.stages``, return whether its ranks became slower during the run.
 
-    Ranks changed if they drift or have slowed.
+    This is the case if at least half of its cells are on ranks that drift or have slowed.
     """
     of_cell = effects.stages.row_of_compute[effects.computes.cells.first]
     n_cells = np.bincount(of_cell, minlength=len(effects.stages.kind))

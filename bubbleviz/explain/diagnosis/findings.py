@@ -98,7 +98,7 @@ _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
 #: unchanged run is exact. It was measured with jobs from two simulators, with and without faults.
 _MIN_REPLAY_ERROR = 0.01
 #: Part of the difference between replayed and measured iterations that is an error of each saving.
-#: It was chosen so that intervals cover the true savings of jobs from two simulators in 95 %.
+#: It was chosen so that the intervals cover the true saving in 95 % of jobs from two simulators.
 _MISSED_WEIGHT = 0.5
 #: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08

@@ -17,14 +17,14 @@ def test_noise_rarely_looks_like_a_jump() -> None:
 
 
 def test_a_parabola_is_found_exactly_and_needs_three_points() -> None:
-    x = np.array([0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 5.0])
-    group = np.array([0, 0, 0, 0, 1, 1, 2])
-    y = np.array([1.0, 1.5, 3.0, 5.5, 2.0, 2.5, 9.0])
+    x = np.array([0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 5.0, 7.1, 7.3, 7.3, 7.1])
+    group = np.array([0, 0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+    y = np.array([1.0, 1.5, 3.0, 5.5, 2.0, 2.5, 9.0, 1.0, 2.0, 4.0, 2.0])
 
     slope, bend = fit_parabolas(group, x, y)
 
-    np.testing.assert_allclose(slope, [0.0, 0.5, 0.0], atol=1e-12)
-    np.testing.assert_allclose(bend, [0.5, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(slope, [0.0, 0.5, 0.0, 7.5], atol=1e-12)
+    np.testing.assert_allclose(bend, [0.5, 0.0, 0.0, 0.0], atol=1e-12)
 
 
 def test_a_parabola_agrees_with_numpy() -> None:
