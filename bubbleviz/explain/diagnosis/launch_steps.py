@@ -36,7 +36,7 @@ from bubbleviz.explain.slowdown.message_order import chain_rows
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, Kind, Role, Work, group_medians, has_role
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, join_tables, scatter
-from bubbleviz.model.grouping import Groups, find_run_starts, group_rows, sort_rows
+from bubbleviz.model.grouping import Groups, find_distinct, find_run_starts, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
 _LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
@@ -105,6 +105,7 @@ class _Launches:
         row: Row of the operation in the work table.
         previous: Row of the rank's previous operation.
         part: Number of the operation's (iteration, rank) pair.
+        is_complete: Whether the launches of all operations of this pair are known.
         launched_ns: Time at which the operation was launched.
         references_ns: Times that the launch may follow, shape (len(Follows), launches).
         ranks: Groups of launches with the same rank.
@@ -115,6 +116,7 @@ class _Launches:
     row: Ints
     previous: Ints
     part: Ints
+    is_complete: Bools
     launched_ns: Ints
     references_ns: Ints
     ranks: Groups
@@ -335,13 +337,16 @@ def _list_launches(scenarios: Scenarios, launched_ns: Ints) -> _Launches:
         launched_ns: Launch time of each of these operations, or -1 if unknown.
     """
     work = scenarios.work
-    is_launched = has_role(work.role[: len(launched_ns)], COMPUTING) & (launched_ns != NONE)
-    launched = np.flatnonzero(is_launched)
+    computes = np.flatnonzero(has_role(work.role[: len(launched_ns)], COMPUTING))
+    is_launched = launched_ns[computes] != NONE
+    launched = computes[is_launched]
     row, previous = chain_rows(work, launched, work.rank_iteration[launched])
+    incomplete_parts = find_distinct(work.rank_iteration[computes[~is_launched]])
     return _Launches(
         row=row,
         previous=previous,
         part=work.rank_iteration[row],
+        is_complete=~np.isin(work.rank_iteration[row], incomplete_parts),
         launched_ns=launched_ns[row],
         references_ns=np.stack(
             (
@@ -415,23 +420,27 @@ def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
     A place in a queue of k operations becomes free when the operation k positions earlier starts,
     or when it ends. The queue of a rank holds k operations if no launch comes more than 20 us
     before this time, and if at least 6 launches come at most 20 us before or after it. These
-    launches waited. All k from 1 to 8 are tried.
+    launches waited. All k from 1 to 8 are tried. Iterations of a rank with unknown launches are
+    left out, because the known launches do not show which operation is k positions earlier.
 
     Returns:
-        is_queued: Whether each launch waited. False on ranks without such a queue.
+        is_queued: Whether each launch waited. False on ranks without such a queue, and for
+            iterations with unknown launches.
         is_free: Whether each launch came more than 20 us after its place in the queue became free.
-            False on ranks without such a queue, and for the first k operations of an iteration,
-            whose places are unknown.
+            False on ranks without such a queue, for iterations with unknown launches, and for the
+            first k operations of an iteration, whose places are unknown.
     """
     is_queued, is_free = np.zeros((2, len(launches.row)), bool)
     for depth in range(1, _MAX_QUEUE + 1):
         later, earlier = _pair_launches(launches, depth)
+        is_complete = launches.is_complete[later]
+        later, earlier = later[is_complete], earlier[is_complete]
         rank = launches.ranks.of_row[later]
         for follows in (Follows.START, Follows.END):
             delay_ns = launches.launched_ns[later] - launches.references_ns[follows, earlier]
-            is_early, is_prompt = delay_ns < -MIN_LATE_NS, np.abs(delay_ns) <= MIN_LATE_NS
+            is_prompt = np.abs(delay_ns) <= MIN_LATE_NS
             n_ranks = len(launches.ranks)
-            has_queue = np.bincount(rank, is_early, n_ranks) == 0
+            has_queue = np.bincount(rank, delay_ns < -MIN_LATE_NS, n_ranks) == 0
             has_queue &= np.bincount(rank, is_prompt, n_ranks) >= _MIN_LAUNCHES
             is_queued[later[is_prompt & has_queue[rank]]] = True
             is_free[later[~is_prompt & has_queue[rank]]] = True

@@ -72,6 +72,20 @@ def test_a_fast_host_whose_queue_is_full_limits_nothing(depth: int, tmp_path: Pa
     assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.01)
 
 
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_queue_is_not_found_if_some_launches_are_unknown(every: int, tmp_path: Path) -> None:
+    """The time from one known launch to the next is then that of several steps of the host."""
+    job = replace(JOB, host_step=dict.fromkeys(range(8), 6.0), host_queue=3)
+    faulty = replace(job, rank={5: 2.0})
+    simulated = simulate_job(faulty)
+    for row in simulated.rows[::every]:
+        row.pop("launched_ns", None)
+
+    entry = _advise(tmp_path, simulated)["rank-5"]
+
+    assert entry.saving_ratio == pytest.approx(_compute_saving(job, faulty), abs=0.01)
+
+
 @pytest.mark.parametrize("follows", HOST_MS)
 def test_a_large_stage_of_a_slow_host_saves_what_the_host_allows(
     follows: str, tmp_path: Path
