@@ -652,7 +652,8 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
     paces, changes = evidence.effects.paces, evidence.effects.paces.changes
     rank_row = paces.ranks.of_row
     if changes.is_drifting.any():
-        last_iteration = np.bincount(rank_row) - 1
+        last_iteration = np.zeros(len(paces.ranks), np.int64)
+        np.maximum.at(last_iteration, rank_row, paces.iteration)
         total_rise = changes.estimate_rise(np.arange(len(last_iteration)), last_iteration)
         is_slow_pace = changes.is_drifting[rank_row]
         yield _build_drift(evidence, "drift", changes.is_drifting, is_slow_pace, total_rise)

@@ -105,6 +105,21 @@ def test_a_drift_is_worth_all_that_it_costs_and_makes_its_stage_no_slower(
     assert "stage" not in [entry.kind for entry in entries]
 
 
+@pytest.mark.parametrize("missing", [(), (4,), (2, 6)])
+def test_a_drift_is_compared_with_the_last_iteration_if_others_are_missing(
+    missing: tuple[int, ...], tmp_path: Path
+) -> None:
+    job = simulate_job(replace(JOB, drift={3: 0.75}))
+    rows = [row for row in job.rows if row["rank"] != 3 or row["iteration"] not in missing]
+    report = bubbleviz.analyze(replace(job, rows=rows).written(tmp_path / "operations.csv"))
+    diagnosis = report.explanation.diagnosis
+    assert diagnosis is not None
+    fault = diagnosis.findings[0].faults[0]
+
+    assert fault.kind == "drift"
+    assert fault.phases[0][1] == pytest.approx(1.75, abs=0.03)
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_a_rank_that_became_slower_did_not_pause_in_every_iteration(
     noise: float, tmp_path: Path
