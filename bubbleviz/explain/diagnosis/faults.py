@@ -283,11 +283,14 @@ def _mask_changed_stages(effects: Effects) -> Bools:
 def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
     """List (host, stages) for each host that has several stages if all of them are slow.
 
-    A host that shares a stage with another host is left out.
+    A host that shares a stage with another host is left out. The list is empty if there is only one
+    host, because its stages cannot be compared with stages on other hosts.
     """
     work = evidence.work
     host = evidence.host_of_rank[work.rank]
-    hosts = []
+    hosts: list[tuple[int, list[int]]] = []
+    if len(find_distinct(host)) < 2:
+        return hosts
     for number in find_distinct(host[np.isin(work.stage, slow_stages)]).tolist():
         stages = find_distinct(work.stage[host == number]).tolist()
         has_all_ranks = len(find_distinct(host[np.isin(work.stage, stages)])) == 1

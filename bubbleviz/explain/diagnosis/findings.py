@@ -949,9 +949,11 @@ def _measure_idle_between_iterations(run: ReplayedRun) -> _Pauses | None:
     boundaries = _list_boundaries(run)
     if not len(boundaries.rank):
         return None
-    return _Pauses(
-        boundaries, _measure_shared_pauses(boundaries), float(boundaries.period_ns.mean())
-    )
+    of_iteration = group_rows(boundaries.iteration)
+    n_periods = np.bincount(of_iteration.of_row)
+    # Each iteration counts once, like its pause, even if some ranks have no boundary there.
+    period_ns = np.bincount(of_iteration.of_row, boundaries.period_ns) / n_periods
+    return _Pauses(boundaries, _measure_shared_pauses(boundaries), float(period_ns.mean()))
 
 
 def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterator[Finding]:
@@ -1028,10 +1030,15 @@ def _build_pause_fault(
 
 
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
-    """List the boundaries between consecutive averaged iterations, sorted by (rank, iteration).
+    """List the boundaries between averaged iterations that follow each other in time.
 
     On a rank, an iteration lasts from the start of its first to the end of its last compute
-    operation. There is no boundary between two iterations if recording paused between them.
+    operation. The iterations of the run are ordered by their first start on any rank, because their
+    numbers may have another order. There is no boundary between two iterations if recording paused
+    between them, or if they do not start in this order on the rank.
+
+    Returns:
+        Boundaries, sorted by rank and then by time.
     """
     operations = run.operations
     is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
@@ -1043,7 +1050,12 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
     rank, iteration = (
         column[rows[parts.first]] for column in (operations.rank, operations.iteration)
     )
-    follows = (rank[1:] == rank[:-1]) & (iteration[1:] == iteration[:-1] + 1)
+    position = _order_iterations(iteration, begin_ns)
+    order = sort_rows(rank, position)
+    rank, iteration, position = rank[order], iteration[order], position[order]
+    begin_ns, end_ns = begin_ns[order], end_ns[order]
+    follows = (rank[1:] == rank[:-1]) & (position[1:] == position[:-1] + 1)
+    follows &= begin_ns[1:] > begin_ns[:-1]
     follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
     if run.paused is not None:
         follows &= ~run.paused[iteration[:-1]]
@@ -1055,6 +1067,22 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
         end_ns=end_ns[later - 1],
         begin_ns=begin_ns[later],
     )
+
+
+def _order_iterations(iteration: Ints, begin_ns: Ints) -> Ints:
+    """Return the position of each row's iteration among all iterations, in order of time.
+
+    Args:
+        iteration: Iteration index of each row.
+        begin_ns: Start time of each row. The earliest start of an iteration determines its
+            position. At equal times, the iteration with the smaller index comes first.
+    """
+    iterations = group_rows(iteration)
+    first_ns = group_extents(iterations.of_row, len(iterations), begin_ns, begin_ns)[0]
+    by_time = np.argsort(first_ns, kind="stable")
+    position = np.empty(len(iterations), np.int64)
+    position[by_time] = np.arange(len(iterations))
+    return position[iterations.of_row]
 
 
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:

@@ -171,3 +171,32 @@ def test_a_short_time_between_iterations_is_no_advice(
     assert diagnosis is not None
     expected = between_ms * 1e6 / job.period_ns
     assert diagnosis.pause_ratio == pytest.approx(expected, abs=0.001)
+
+
+def test_a_single_host_is_not_compared_with_other_hosts(tmp_path: Path) -> None:
+    """Kinds of work are compared separately, so every stage is slow in one kind of work."""
+    job = simulate_job(Job(stages=3, replicas=1, microbatches=4, iterations=3, noise=0.0))
+    for row in job.rows:
+        # Some backwards begin late, because the forward before them ends late.
+        if row["phase"] == "F":
+            row["end_ns"] = int(row["end_ns"]) + 3_000_000
+    advice = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    assert not [entry for entry in advice if "host" in entry.kind]
+
+
+def test_pauses_are_measured_between_iterations_in_order_of_time(tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, iterations=3, between=12.0))
+    expected = bubbleviz.analyze(job.written(tmp_path / "in-order.csv")).explanation.diagnosis
+    number_of = {0: 2, 1: 0, 2: 1}
+    for row in job.rows:
+        row["iteration"] = number_of[int(row["iteration"])]
+    diagnosis = bubbleviz.analyze(job.written(tmp_path / "operations.csv")).explanation.diagnosis
+
+    assert diagnosis is not None
+    assert expected is not None
+    assert diagnosis.pause_ratio == pytest.approx(expected.pause_ratio)
+    (pause,) = [finding for finding in diagnosis.findings if finding.is_of_period]
+    assert 0.05 < pause.saving_ratio < 0.2
+    # The iterations that begin after a pause have the numbers 0 and 1.
+    assert pause.faults[0].iterations == (0, 1)
