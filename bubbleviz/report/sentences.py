@@ -939,16 +939,20 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
-    where = f" on {name_ranks(report, fault.ranks)}"
+    n_ranks = len(fault.ranks)
+    are_all = 1 < n_ranks == len(report.ranks)
+    where = f" on {f'all {n_ranks} ranks' if are_all else name_ranks(report, fault.ranks)}"
     if state := _describe_thread(report, fault):
         where += f", where {state}"
     if fault.detail:
         next_step = "Check data loading, checkpoints and evaluation there"
-        return (
-            f"Begin iterations earlier{where}",
-            f"No rank computes between iterations, in {iteration_count}",
-            "" if _has_host(fault) else next_step,
-        )
+        what, evidence = "iterations", f"No rank computes between iterations, in {iteration_count}"
+        if len(fault.iterations) == 1:
+            what = f"iteration {truncate_name(report.iterations[fault.iterations[0]].name)}"
+            evidence = f"No rank computes during a single pause, before {what}"
+        if fault.may_miss_ranks:
+            evidence += ". Some launches are unknown, so other ranks may be late, too"
+        return f"Begin {what} earlier{where}", evidence, "" if _has_host(fault) else next_step
     when = _describe_times_of(report, fault, iteration_count)
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"

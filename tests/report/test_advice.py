@@ -303,7 +303,8 @@ def test_other_schedules_are_not_mentioned_if_they_are_already_compared() -> Non
 
 
 def test_json_contains_the_steps_as_data(tmp_path: Path) -> None:
-    slow = simulate_job(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "slow.csv")
+    job = Job(rank={6: 1.3}, between=40.0, launches=False)
+    slow = simulate_job(job).written(tmp_path / "slow.csv")
     uniform = simulate_job(Job(noise=0.0)).written(tmp_path / "uniform.csv")
     slow_steps, uniform_steps = (
         json.loads(json.dumps(make_document(bubbleviz.analyze(table)))) for table in (slow, uniform)

@@ -122,6 +122,8 @@ class Fault:
         lasts: Whether the fault began during the run and occurs in every later iteration.
         bound: Whether the saving is only an upper bound, because the work is not slow compared with
             similar work. The replay then assumes that the work takes no time at all.
+        may_miss_ranks: Whether other ranks may have the same fault, because some launches are
+            unknown.
     """
 
     kind: str
@@ -144,6 +146,7 @@ class Fault:
     change: LinkChange | None = None
     lasts: bool = False
     bound: bool = False
+    may_miss_ranks: bool = False
 
     @property
     def since_iteration(self) -> int | None:

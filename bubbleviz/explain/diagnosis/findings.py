@@ -62,6 +62,7 @@ from bubbleviz.explain.slowdown.work_order import find_queued_collectives, find_
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
+    find_first_rows,
     find_positions,
     find_run_starts,
     group_rows,
@@ -92,7 +93,8 @@ _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
 #: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum length
-#: of a usual pause that is reported. The framework's own step takes 1 to 5 %.
+#: of a usual pause that is reported, and minimum mean of a single pause that is reported. The
+#: framework's own step takes 1 to 5 %.
 _MIN_PAUSE, _MIN_USUAL_PAUSE = 0.01, 0.05
 #: Minimum error of a replayed saving, as a fraction of the saving, even if the replay of the
 #: unchanged run is exact. It was measured with jobs from two simulators, with and without faults.
@@ -903,6 +905,7 @@ class _Boundaries:
         period_ns: Time from the start of the earlier iteration to the start of the later one.
         end_ns: End of the earlier iteration.
         begin_ns: Start of the later iteration.
+        first_row: Row of the first compute operation of the later iteration.
     """
 
     rank: Ints
@@ -910,6 +913,7 @@ class _Boundaries:
     period_ns: Ints
     end_ns: Ints
     begin_ns: Ints
+    first_row: Ints
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -967,8 +971,9 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
     The remaining pauses are reported under two conditions:
 
     - Their mean is at least 1 % of the mean period, which is the time from one start to the next.
-    - At least two of them are longer than 1 % of the mean period. If there is only one pause, that
-      pause must exceed this limit.
+    - At least two of them are longer than 1 % of the mean period. A single pause, for example for a
+      checkpoint, is also reported if the mean is at least 5 % of the mean period, or if the run has
+      only two iterations.
 
     Args:
         run: The replayed run.
@@ -980,8 +985,9 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
         pause_ns = np.maximum(pause_ns - usual_ns, 0)
     has_paused = pause_ns > _MIN_PAUSE * length_ns
     saving_ns = float(pause_ns.mean())
-    # A single pause, for example for a checkpoint, is not reported.
-    if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
+    is_long = saving_ns >= _MIN_USUAL_PAUSE * length_ns
+    n_required = 1 if is_long else min(2, len(has_paused))
+    if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < n_required:
         return
 
     fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
@@ -1000,8 +1006,8 @@ def _build_pause_fault(
 ) -> Fault:
     """Build the fault for the time between iterations during which all ranks are idle.
 
-    The ranks of the fault are those that were idle for the shortest time in the longest pause.
-    ``host`` describes what the host was doing on the first of those ranks during this pause.
+    :func:`_find_pausing_ranks` chooses the ranks of the fault. ``host`` describes what the host was
+    doing on the first of those ranks in the longest pause.
 
     Args:
         run: The replayed run.
@@ -1012,21 +1018,55 @@ def _build_pause_fault(
     """
     of_iteration = group_rows(boundaries.iteration)
     in_longest = np.flatnonzero(of_iteration.of_row == longest)
-    gap_ns = np.maximum(boundaries.begin_ns - boundaries.end_ns, 0)[in_longest]
-    shortest = in_longest[gap_ns == gap_ns.min()]
+    pausing = _find_pausing_ranks(run, boundaries, in_longest)
+    is_unknown = run.operations.launched_ns[boundaries.first_row[in_longest]] == NONE
     since_ns, until_ns = (
-        int(time_ns[shortest[0]]) for time_ns in (boundaries.end_ns, boundaries.begin_ns)
+        int(time_ns[pausing[0]]) for time_ns in (boundaries.end_ns, boundaries.begin_ns)
     )
-    rank = int(boundaries.rank[shortest[0]])
+    rank = int(boundaries.rank[pausing[0]])
     lost_ns = float(until_ns - since_ns)
     return Fault(
         "launch",
         "between-iterations",
-        ranks=tuple(find_distinct(boundaries.rank[shortest]).tolist()),
+        ranks=tuple(find_distinct(boundaries.rank[pausing]).tolist()),
         iterations=tuple(boundaries.iteration[of_iteration.first[has_paused]].tolist()),
         detail="iterations",
         host=find_host_activity(run.hosts, rank, since_ns, until_ns, lost_ns),
+        may_miss_ranks=bool(is_unknown.any()) and len(pausing) < len(in_longest),
     )
+
+
+def _find_pausing_ranks(run: ReplayedRun, boundaries: _Boundaries, in_pause: Ints) -> Ints:
+    """Find the ranks that all have to begin an iteration earlier to shorten the pause before it.
+
+    These are the ranks that launched their first operation of the iteration late: in the second
+    half of the pause or even later, but before the input of the operation was ready. Unless all of
+    them launch earlier, more than half of the pause remains. A rank that launches its first
+    operation only after the input is ready may have waited for the input, so it is not late.
+
+    If no launch is late or known, the ranks that were idle for the shortest time are returned.
+
+    Args:
+        run: The replayed run.
+        boundaries: Boundaries between the iterations of each rank.
+        in_pause: Rows of ``boundaries`` before the iteration. Must not be empty.
+
+    Returns:
+        The rows of these ranks in ``boundaries``.
+    """
+    operations, dependencies = run.operations, run.explained().dependencies
+    begin_ns, end_ns = boundaries.begin_ns[in_pause], boundaries.end_ns[in_pause]
+    middle_ns = (int(end_ns.max()) + int(begin_ns.min())) // 2
+    produced_ns = operations.end_ns[dependencies.predecessor]
+    ready_ns = group_latest(dependencies.successor, len(operations), produced_ns, NEVER)
+    first_row = boundaries.first_row[in_pause]
+    launched_ns, ready_ns = operations.launched_ns[first_row], ready_ns[first_row]
+    is_before_input = (ready_ns <= middle_ns) | (launched_ns < ready_ns)
+    is_late = (launched_ns != NONE) & (launched_ns >= middle_ns) & is_before_input
+    if is_late.any():
+        return np.asarray(in_pause[is_late], np.int64)
+    idle_ns = np.maximum(begin_ns - end_ns, 0)
+    return np.asarray(in_pause[idle_ns == idle_ns.min()], np.int64)
 
 
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
@@ -1044,16 +1084,16 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
     is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(is_compute & (operations.iteration >= 0))
     parts = group_rows(operations.rank[rows], operations.iteration[rows])
-    begin_ns, end_ns = group_extents(
-        parts.of_row, len(parts), operations.start_ns[rows], operations.end_ns[rows]
-    )
-    rank, iteration = (
-        column[rows[parts.first]] for column in (operations.rank, operations.iteration)
+    start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
+    first_row = rows[find_first_rows(parts.of_row, start_ns)]
+    end_ns = group_latest(parts.of_row, len(parts), end_ns, NONE)
+    rank, iteration, begin_ns = (
+        column[first_row] for column in (operations.rank, operations.iteration, operations.start_ns)
     )
     position = _order_iterations(iteration, begin_ns)
     order = sort_rows(rank, position)
     rank, iteration, position = rank[order], iteration[order], position[order]
-    begin_ns, end_ns = begin_ns[order], end_ns[order]
+    begin_ns, end_ns, first_row = begin_ns[order], end_ns[order], first_row[order]
     follows = (rank[1:] == rank[:-1]) & (position[1:] == position[:-1] + 1)
     follows &= begin_ns[1:] > begin_ns[:-1]
     follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
@@ -1066,6 +1106,7 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
         period_ns=begin_ns[later] - begin_ns[later - 1],
         end_ns=end_ns[later - 1],
         begin_ns=begin_ns[later],
+        first_row=first_row[later],
     )
 
 

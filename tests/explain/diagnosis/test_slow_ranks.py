@@ -158,21 +158,6 @@ def test_a_rank_that_drifts_does_not_pause(replicas: int, tmp_path: Path) -> Non
     assert not [entry for entry in advice if entry.kind == "iteration"]
 
 
-@pytest.mark.parametrize(("between_ms", "is_advised"), [(0.0, False), (5.0, False), (12.0, True)])
-def test_a_short_time_between_iterations_is_no_advice(
-    between_ms: float, is_advised: bool, tmp_path: Path
-) -> None:
-    job = simulate_job(replace(JOB, between=between_ms))
-    report = bubbleviz.analyze(job.written(tmp_path / "operations.csv"))
-    is_listed = any(entry.place == "between-iterations" for entry in write_all_advice(report))
-
-    assert is_listed == is_advised
-    diagnosis = report.explanation.diagnosis
-    assert diagnosis is not None
-    expected = between_ms * 1e6 / job.period_ns
-    assert diagnosis.pause_ratio == pytest.approx(expected, abs=0.001)
-
-
 def test_a_single_host_is_not_compared_with_other_hosts(tmp_path: Path) -> None:
     """Kinds of work are compared separately, so every stage is slow in one kind of work."""
     job = simulate_job(Job(stages=3, replicas=1, microbatches=4, iterations=3, noise=0.0))
@@ -183,20 +168,3 @@ def test_a_single_host_is_not_compared_with_other_hosts(tmp_path: Path) -> None:
     advice = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
 
     assert not [entry for entry in advice if "host" in entry.kind]
-
-
-def test_pauses_are_measured_between_iterations_in_order_of_time(tmp_path: Path) -> None:
-    job = simulate_job(replace(JOB, iterations=3, between=12.0))
-    expected = bubbleviz.analyze(job.written(tmp_path / "in-order.csv")).explanation.diagnosis
-    number_of = {0: 2, 1: 0, 2: 1}
-    for row in job.rows:
-        row["iteration"] = number_of[int(row["iteration"])]
-    diagnosis = bubbleviz.analyze(job.written(tmp_path / "operations.csv")).explanation.diagnosis
-
-    assert diagnosis is not None
-    assert expected is not None
-    assert diagnosis.pause_ratio == pytest.approx(expected.pause_ratio)
-    (pause,) = [finding for finding in diagnosis.findings if finding.is_of_period]
-    assert 0.05 < pause.saving_ratio < 0.2
-    # The iterations that begin after a pause have the numbers 0 and 1.
-    assert pause.faults[0].iterations == (0, 1)
