@@ -503,7 +503,9 @@ def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios
     if run_kind(run.operations.phase) == INFERENCE:
         return scenarios, LaunchSteps.make_empty()
     rows = find_computing_rows(run.operations, run.averaged)
-    steps = find_launch_steps(scenarios, run.operations.launched_ns[rows])
+    launched_ns = run.operations.launched_ns[rows]
+    late_ns = _measure_delays(run, scenarios, rows, Cause.HOST)
+    steps = find_launch_steps(scenarios, launched_ns, late_ns)
     if not len(steps):
         return scenarios, steps
     work, order = append_launch_steps(scenarios.work, scenarios.order, steps)

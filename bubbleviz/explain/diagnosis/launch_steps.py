@@ -36,7 +36,14 @@ from bubbleviz.explain.slowdown.message_order import chain_rows
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, Kind, Role, Work, group_medians, has_role
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, join_tables, scatter
-from bubbleviz.model.grouping import Groups, find_distinct, find_run_starts, group_rows, sort_rows
+from bubbleviz.model.grouping import (
+    Groups,
+    find_distinct,
+    find_positions,
+    find_run_starts,
+    group_rows,
+    sort_rows,
+)
 from bubbleviz.model.intervals import group_extents
 
 _LAUNCH_STEP = Kind("launch step", Role.LAUNCH, "launch step")
@@ -46,8 +53,9 @@ _MAX_DEVIATION = 0.2
 #: A time is preferred to an earlier one in :class:`Follows` if its deviation is smaller than this
 #: fraction of the other deviation.
 _MORE_REGULAR = 0.5
-#: Maximum number of operations in a full launch queue.
-_MAX_QUEUE = 8
+#: Minimum number of operations in the queue of a host that does not wait for inputs. Maximum number
+#: of operations in a full launch queue.
+_MIN_QUEUE, _MAX_QUEUE = 2, 8
 #: Minimum number of launches in which a regularity can be found.
 _MIN_LAUNCHES = 6
 #: Minimum launch step of a host that runs ahead of its GPU, as a fraction of the mean time of the
@@ -123,12 +131,33 @@ class _Launches:
     kinds: Groups
 
 
-def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
+@dataclass(frozen=True, eq=False, repr=False)
+class _Queues:
+    """Which launches waited for a full launch queue, one row per launch.
+
+    Attributes:
+        size: Size of the queue whose next place the launch waited for, or 0 if it did not wait. It
+            is the largest size if several sizes explain the launch. It is 0 on ranks without such a
+            queue, and in iterations with unknown launches.
+        is_free: Whether the launch came more than 20 us after its place in the queue became free.
+            False on ranks without such a queue, in iterations with unknown launches, and for the
+            first operations of an iteration, whose places are unknown.
+    """
+
+    size: Ints
+    is_free: Bools
+
+    @property
+    def has_waited(self) -> Bools:
+        """Whether each launch waited for a place in the queue."""
+        return np.asarray(self.size > 0, bool)
+
+
+def find_launch_steps(scenarios: Scenarios, launched_ns: Ints, late_ns: Ints) -> LaunchSteps:
     """Return the launch steps of all ranks whose launches do not wait for inputs.
 
-    - The first launch of an iteration has a step if the launches of the rank follow a time other
-      than ``INPUT``. It also has a step if most of the launches come before their input at
-      irregular intervals.
+    - The first launch of an iteration has a step if it does not wait for an input
+      (:func:`_find_independent_operations`).
     - Any other launch has a step if the launches of the rank follow a time other than ``INPUT``,
       or if the host runs ahead of its GPU (:func:`_measure_host_steps`).
     - A launch that comes before the time that it follows has no step.
@@ -136,22 +165,22 @@ def find_launch_steps(scenarios: Scenarios, launched_ns: Ints) -> LaunchSteps:
     Args:
         scenarios: The work of the run, which starts with the compute operations.
         launched_ns: Launch time of each of these operations, or -1 if unknown.
+        late_ns: Delay of each row of the work in ns that is due to a late launch, or 0.
     """
     work = scenarios.work
     launches = _list_launches(scenarios, launched_ns)
     follows = _choose_references(launches)
-    is_independent = (follows != Follows.INPUT) | _mask_early_ranks(launches)
-    ranks = work.rank[launches.row[launches.ranks.first[is_independent]]]
-    first = _find_first_operations(work, launched_ns, ranks)
-
+    begin_ns = _find_iteration_starts(work, late_ns)
+    queues = _find_queued_launches(launches)
+    first = _find_independent_operations(scenarios, launched_ns, launches, follows, queues)
     first_steps = _build_steps(
         first,
         np.full(len(first), NONE),
         np.full(len(first), Follows.LAUNCH),
-        start_ns=_find_iteration_starts(work)[first],
+        start_ns=np.maximum(begin_ns, _find_previous_ends(work))[first],
         end_ns=launched_ns[first],
     )
-    steps = join_tables((first_steps, _list_later_steps(work, launches, follows)))
+    steps = join_tables((first_steps, _list_later_steps(work, launches, follows, queues, begin_ns)))
     # Steps of length 0 are kept, because later steps follow them.
     steps = steps.take(steps.end_ns >= steps.start_ns)
     return steps.replace_columns(row=len(work) + np.arange(len(steps)))
@@ -165,7 +194,9 @@ def _build_steps(
     return LaunchSteps(row, operation, previous, follows, start_ns, end_ns)
 
 
-def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchSteps:
+def _list_later_steps(
+    work: Work, launches: _Launches, follows: Ints, queues: _Queues, begin_ns: Ints
+) -> LaunchSteps:
     """List the launch steps of operations that follow another operation on their rank.
 
     A step begins at the time that the launches of the rank follow, but not before the iteration.
@@ -180,9 +211,12 @@ def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchS
         work: Work table of all ranks.
         launches: Launches of all ranks.
         follows: Time that the launches of each rank follow (:class:`Follows`).
+        queues: Launches that waited for a full launch queue.
+        begin_ns: Start of the iteration of each row of the work.
     """
-    follows, step_ns, is_ahead = _measure_working_steps(launches, follows[launches.ranks.of_row])
-    begin_ns = _find_iteration_starts(work)[launches.row]
+    follows = follows[launches.ranks.of_row]
+    follows, step_ns, is_ahead = _measure_working_steps(launches, follows, queues)
+    begin_ns = begin_ns[launches.row]
     start_ns = np.maximum(launches.launched_ns - step_ns, begin_ns)
     is_moved = is_ahead & _mask_hosts_with_spare_time(work, launches, begin_ns, step_ns)
     end_ns = np.where(is_moved, start_ns + step_ns, launches.launched_ns)
@@ -196,7 +230,9 @@ def _list_later_steps(work: Work, launches: _Launches, follows: Ints) -> LaunchS
     )
 
 
-def _measure_working_steps(launches: _Launches, follows: Ints) -> tuple[Ints, Ints, Bools]:
+def _measure_working_steps(
+    launches: _Launches, follows: Ints, queues: _Queues
+) -> tuple[Ints, Ints, Bools]:
     """Measure the launch steps without the time that hosts wait for a full launch queue.
 
     Hosts that run ahead of their GPU have a usual step (:func:`_measure_host_steps`). Their
@@ -208,20 +244,20 @@ def _measure_working_steps(launches: _Launches, follows: Ints) -> tuple[Ints, In
     Args:
         launches: Launches of all ranks.
         follows: Time that each launch follows (:class:`Follows`).
+        queues: Launches that waited for a full launch queue.
 
     Returns:
         follows: ``follows``, with ``INPUT`` replaced by ``LAUNCH`` if the host runs ahead.
         step_ns: Launch step of each launch in ns.
         is_ahead: Whether ``INPUT`` was replaced.
     """
-    is_queued, is_free = _find_queued_launches(launches)
-    host_step_ns = _measure_host_steps(launches, is_queued, is_free)
+    host_step_ns = _measure_host_steps(launches, queues)
     has_usual_step = ~np.isnan(host_step_ns)
     is_ahead = (follows == Follows.INPUT) & has_usual_step
     follows = np.where(is_ahead, Follows.LAUNCH, follows)
     reference_ns = launches.references_ns[follows, np.arange(len(follows))]
     step_ns = launches.launched_ns - reference_ns
-    has_waited = (follows == Follows.LAUNCH) & has_usual_step & is_queued
+    has_waited = (follows == Follows.LAUNCH) & has_usual_step & queues.has_waited
     has_waited |= is_ahead & (step_ns > _MAX_HOST_STEP * host_step_ns)
     step_ns[has_waited] = host_step_ns[has_waited].astype(np.int64)
     return follows, step_ns, is_ahead
@@ -250,33 +286,106 @@ def _mask_hosts_with_spare_time(
     return np.asarray(n_late == 0, bool)[launches.ranks.of_row]
 
 
-def _find_first_operations(work: Work, launched_ns: Ints, ranks: Ints) -> Ints:
-    """Return the first operation of each given rank in each iteration, if its launch is known.
+def _find_independent_operations(
+    scenarios: Scenarios,
+    launched_ns: Ints,
+    launches: _Launches,
+    follows: Ints,
+    queues: _Queues,
+) -> Ints:
+    """Return the first operations of ranks in iterations whose launches do not wait for an input.
+
+    This applies to all iterations of a rank. At least one of the following must be true:
+
+    - The launches of the rank follow a time other than ``INPUT``.
+    - Launches of the rank wait for a queue of at least two operations, so they do not wait for an
+      input.
+    - The launches of the rank do not wait for their inputs (:func:`_mask_early_ranks`).
+    - The first launch of an iteration usually comes earlier or later relative to its input than
+      the other launches of the rank (:func:`_mask_unusual_leads`).
+
+    Operations whose launch is unknown are left out.
 
     Args:
-        work: Work table of all ranks, which starts with the compute operations.
+        scenarios: The work of the run, which starts with the compute operations.
         launched_ns: Launch time of each of these operations, or -1 if unknown.
-        ranks: Ranks whose operations are returned.
+        launches: Launches that follow another launch on their rank.
+        follows: Time that the launches of each rank follow (:class:`Follows`).
+        queues: Launches that waited for a full launch queue.
     """
+    work = scenarios.work
     computes = np.flatnonzero(has_role(work.role[: len(launched_ns)], COMPUTING))
     order = computes[sort_rows(work.rank_iteration[computes], work.start_ns[computes])]
     first = order[find_run_starts(work.rank_iteration[order])]
-    is_included = (launched_ns[first] != NONE) & np.isin(work.rank[first], ranks)
-    return np.asarray(first[is_included], np.int64)
+    first = first[launched_ns[first] != NONE]
+    input_ns = work.start_ns[first] - scenarios.delays_ns[first]
+    is_independent = (follows != Follows.INPUT) | _mask_early_ranks(launches)
+    has_queue = queues.size >= _MIN_QUEUE
+    is_independent |= np.bincount(launches.ranks.of_row, has_queue, len(launches.ranks)) > 0
+    ranks = work.rank[launches.row[launches.ranks.first]]
+    rank_row = find_positions(ranks, work.rank[first])
+    is_independent |= _mask_unusual_leads(launches, rank_row, input_ns - launched_ns[first])
+    return np.asarray(first[np.isin(work.rank[first], ranks[is_independent])], np.int64)
 
 
-def _find_iteration_starts(work: Work) -> Ints:
+def _mask_unusual_leads(launches: _Launches, rank_row: Ints, lead_ns: Ints) -> Bools:
+    """Return a mask of the ranks whose first launches have another lead than their other launches.
+
+    The lead is the time from a launch to the input of the operation. If a host waits for inputs,
+    all of its leads are about equal. Medians are compared. They differ if the difference is more
+    than 20 % of the larger one, and more than 20 us.
+
+    Args:
+        launches: Launches that follow another launch on their rank.
+        rank_row: Group of each first launch in ``launches.ranks``, or -1 if there is none.
+        lead_ns: Lead of each first launch.
+
+    Returns:
+        One value per group of ``launches.ranks``.
+    """
+    ranks, n_ranks = launches.ranks, len(launches.ranks)
+    later_ns = (launches.references_ns[Follows.INPUT] - launches.launched_ns).astype(np.float64)
+    usual_ns = group_medians(ranks.of_row, n_ranks, later_ns)
+    has_group = rank_row != NONE
+    first_lead_ns = lead_ns[has_group].astype(np.float64)
+    first_ns = group_medians(rank_row[has_group], n_ranks, first_lead_ns)
+    limit_ns = np.maximum(
+        _MAX_DEVIATION * np.maximum(np.abs(usual_ns), np.abs(first_ns)), MIN_LATE_NS
+    )
+    return np.asarray(np.nan_to_num(np.abs(first_ns - usual_ns)) > limit_ns, bool)
+
+
+def _find_iteration_starts(work: Work, late_ns: Ints) -> Ints:
     """Return when the replica of each row began the iteration of the row.
 
     This is the start of its first work that is not communication, because receives can be posted
-    before the iteration begins. The result is 0 for communication.
+    before the iteration begins. Delays due to late launches are subtracted, because the iteration
+    has begun when a host is late. The result is 0 for communication.
+
+    Args:
+        work: Work table of all ranks.
+        late_ns: Delay of each row in ns that is due to a late launch, or 0.
     """
     rows = np.flatnonzero(~work.communicates)
     parts = group_rows(work.iteration[rows], work.replica[rows])
-    first_ns, _ = group_extents(parts.of_row, len(parts), work.start_ns[rows], work.start_ns[rows])
+    ready_ns = (work.start_ns - late_ns)[rows]
+    first_ns, _ = group_extents(parts.of_row, len(parts), ready_ns, ready_ns)
     begin_ns = np.zeros(len(work), np.int64)
     begin_ns[rows] = first_ns[parts.of_row]
     return begin_ns
+
+
+def _find_previous_ends(work: Work) -> Ints:
+    """Return when the rank of each row finished the previous iteration, or 0 if there is none.
+
+    A rank that finishes an iteration late begins the next one late, but its host is not slow.
+    """
+    cells = group_rows(work.rank, work.iteration)
+    _, end_ns = group_extents(cells.of_row, len(cells), work.start_ns, work.end_ns)
+    rank = work.rank[cells.first]
+    has_previous = rank[1:] == rank[:-1]
+    previous_ns = np.append(0, np.where(has_previous, end_ns[:-1], 0))
+    return np.asarray(previous_ns[cells.of_row], np.int64)
 
 
 def append_launch_steps(
@@ -414,7 +523,7 @@ def _mask_queued_ranks(launches: _Launches) -> Bools:
     return is_queued
 
 
-def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
+def _find_queued_launches(launches: _Launches) -> _Queues:
     """Find the launches that waited for a free place in a full launch queue.
 
     A place in a queue of k operations becomes free when the operation k positions earlier starts,
@@ -422,15 +531,9 @@ def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
     before this time, and if at least 6 launches come at most 20 us before or after it. These
     launches waited. All k from 1 to 8 are tried. Iterations of a rank with unknown launches are
     left out, because the known launches do not show which operation is k positions earlier.
-
-    Returns:
-        is_queued: Whether each launch waited. False on ranks without such a queue, and for
-            iterations with unknown launches.
-        is_free: Whether each launch came more than 20 us after its place in the queue became free.
-            False on ranks without such a queue, for iterations with unknown launches, and for the
-            first k operations of an iteration, whose places are unknown.
     """
-    is_queued, is_free = np.zeros((2, len(launches.row)), bool)
+    size = np.zeros(len(launches.row), np.int64)
+    is_free = np.zeros(len(launches.row), bool)
     for depth in range(1, _MAX_QUEUE + 1):
         later, earlier = _pair_launches(launches, depth)
         is_complete = launches.is_complete[later]
@@ -442,12 +545,12 @@ def _find_queued_launches(launches: _Launches) -> tuple[Bools, Bools]:
             n_ranks = len(launches.ranks)
             has_queue = np.bincount(rank, delay_ns < -MIN_LATE_NS, n_ranks) == 0
             has_queue &= np.bincount(rank, is_prompt, n_ranks) >= _MIN_LAUNCHES
-            is_queued[later[is_prompt & has_queue[rank]]] = True
+            size[later[is_prompt & has_queue[rank]]] = depth
             is_free[later[~is_prompt & has_queue[rank]]] = True
-    return is_queued, is_free & ~is_queued
+    return _Queues(size, is_free & (size == 0))
 
 
-def _measure_host_steps(launches: _Launches, is_queued: Bools, is_free: Bools) -> Floats:
+def _measure_host_steps(launches: _Launches, queues: _Queues) -> Floats:
     """Measure how long the hosts that run ahead of their GPUs take for each launch, in ns.
 
     This is the median launch step of the launches with the same rank and the same kind of previous
@@ -456,22 +559,21 @@ def _measure_host_steps(launches: _Launches, is_queued: Bools, is_free: Bools) -
 
     Args:
         launches: Launches of all ranks.
-        is_queued: Whether each launch waited for a place in the queue.
-        is_free: Whether each launch came after its place in the queue became free.
+        queues: Launches that waited for a full launch queue.
 
     Returns:
         One value per launch. NaN on ranks whose host does not run ahead
         (:func:`_mask_leading_hosts`), or whose steps deviate by more than 20 % of their mean
         from their medians.
     """
-    free = np.flatnonzero(is_free)
+    free = np.flatnonzero(queues.is_free)
     rank = launches.ranks.of_row
     step_ns, median_ns = _compute_steps(
         launches, launches.references_ns[Follows.LAUNCH, free], free
     )
     mean_ns = _average_by_rank(launches, median_ns, free)
     deviation_ns = _average_by_rank(launches, np.abs(step_ns - median_ns), free)
-    is_measured = _mask_leading_hosts(launches, is_queued, is_free, mean_ns)
+    is_measured = _mask_leading_hosts(launches, queues, mean_ns)
     is_measured &= deviation_ns <= _MAX_DEVIATION * mean_ns
     of_kind_ns = group_medians(launches.kinds.of_row[free], len(launches.kinds), step_ns)
     host_step_ns = of_kind_ns[launches.kinds.of_row]
@@ -479,9 +581,7 @@ def _measure_host_steps(launches: _Launches, is_queued: Bools, is_free: Bools) -
     return np.where(is_measured[rank], host_step_ns, np.nan)
 
 
-def _mask_leading_hosts(
-    launches: _Launches, is_queued: Bools, is_free: Bools, mean_step_ns: Floats
-) -> Bools:
+def _mask_leading_hosts(launches: _Launches, queues: _Queues, mean_step_ns: Floats) -> Bools:
     """Return a mask of the ranks whose host is slow, but still runs ahead of the GPU.
 
     These conditions must be met:
@@ -492,8 +592,7 @@ def _mask_leading_hosts(
 
     Args:
         launches: Launches of all ranks.
-        is_queued: Whether each launch waited for a place in the queue.
-        is_free: Whether each launch came after its place in the queue became free.
+        queues: Launches that waited for a full launch queue.
         mean_step_ns: Mean launch step on each rank of the launches that did not wait, in ns.
 
     Returns:
@@ -505,8 +604,8 @@ def _mask_leading_hosts(
     late_ns = launches.launched_ns - launches.references_ns[Follows.INPUT]
     n_late = np.bincount(rank, late_ns > MIN_LATE_NS, n_ranks)
     is_leading = mean_step_ns >= _MIN_HOST_STEP * mean_operation_ns
-    is_leading &= np.bincount(rank, is_free, n_ranks) >= _MIN_LAUNCHES
-    is_leading &= np.bincount(rank, is_queued, n_ranks) > 0
+    is_leading &= np.bincount(rank, queues.is_free, n_ranks) >= _MIN_LAUNCHES
+    is_leading &= np.bincount(rank, queues.has_waited, n_ranks) > 0
     is_leading &= n_late <= _MAX_LATE_LAUNCHES * np.bincount(rank)
     return np.asarray(is_leading, bool)
 

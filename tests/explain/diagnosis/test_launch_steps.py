@@ -214,3 +214,22 @@ def test_the_table_of_a_rank_whose_host_is_the_bottleneck() -> None:
 
     assert first.place == "stage-1"
     assert first.saving_ratio == pytest.approx(0.086, abs=0.002)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
+@pytest.mark.parametrize("late", [(0, 1, 2, 3), (0, 3), (0, 1, 5)])
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_late_launch_behind_another_late_launch_stays_late(
+    depth: int, late: tuple[int, ...], schedule: str, tmp_path: Path
+) -> None:
+    hosts = dict.fromkeys(range(8), 0.5) if depth else {}
+    job = replace(JOB, schedule=schedule, host_step=hosts, host_queue=depth)
+    faulty = replace(job, late={rank: 60.0 + rank for rank in late})
+
+    entries = _advise(tmp_path, simulate_job(faulty)).values()
+
+    first = next(iter(entries))
+    assert first.kind == "launch"
+    left = {rank: delay for rank, delay in faulty.late.items() if rank not in first.ranks}
+    saving = _compute_saving(replace(job, late=left), faulty)
+    assert first.saving_ratio == pytest.approx(saving, abs=0.01)

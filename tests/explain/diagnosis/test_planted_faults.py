@@ -60,7 +60,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"late_stage": 1, "late_ns": 400_000},
         "launch",
-        "Launch operations earlier on node0 GPU 4 (pipeline order 1) and 3 other ranks",
+        "Launch operations earlier on ranks 1, 5, 9, 13 in pipeline order (-",
     ),
     (
         APART,
