@@ -24,6 +24,7 @@ from bubbleviz.schedules.workload import build_device_workload
 from tests.planting import Planting, Truth, plant
 from tests.support.notes import find_limitation, list_restriction_codes
 from tests.support.operation_tables import write_csv
+from tests.support.pipeline_jobs import Job, Row, simulate_job
 from tests.support.report_texts import text_of
 
 FOUR = Planting(stages=4, microbatches=8, iterations=2, jitter=0.05, transfer_ns=20_000)
@@ -365,3 +366,34 @@ def test_the_first_number_suggests_earlier_stages(
     note = describe_first_number(np.array(numbers, np.int64), np.array(stages, np.int64))
 
     assert (note and note.count) == count
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("late_ranks", [(2,), (2, 6)])
+def test_a_rank_that_launches_late_does_not_look_like_a_missing_stage(
+    schedule: str, late_ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    late_ms = dict.fromkeys(late_ranks, 60.0)
+    job = simulate_job(Job(schedule=schedule, stages=4, replicas=2, late=late_ms))
+    table = _write_without_stages(job.rows, tmp_path)
+
+    report = bubbleviz.analyze(table)
+
+    assert "may be missing" not in str(report.limitations)
+    assert report.advice[0].kind == "launch"
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_stage_that_is_missing_from_every_replica_is_found(schedule: str, tmp_path: Path) -> None:
+    job = simulate_job(Job(schedule=schedule, stages=4, replicas=2, late={1: 60.0}))
+    table = _write_without_stages([row for row in job.rows if row["stage"] != 2], tmp_path)
+
+    assert "may be missing" in str(bubbleviz.analyze(table).limitations)
+
+
+def _write_without_stages(rows: list[Row], folder: Path) -> Path:
+    """Write a table of operations without the columns that state the stages."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in names if name not in ("stage", "virtual_stage")]
+    columns = {name: [row.get(name, "") for row in rows] for name in names}
+    return write_csv(folder / "operations.csv", columns)

@@ -68,7 +68,11 @@ _ITERATION = ("rank", "iteration")
 
 
 def find_stages_before_gaps(
-    operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
+    operations: Operations,
+    inputs: Arrivals,
+    machine: Ints,
+    pipeline: Ints,
+    iteration: Ints | None,
 ) -> tuple[int, ...]:
     """Return the virtual stages to which microbatches return suspiciously late.
 
@@ -88,6 +92,7 @@ def find_stages_before_gaps(
             separately for each rank.
         inputs: Arrival times of all operations' inputs.
         machine: Machine of each rank. Ranks on the same machine share its clock.
+        pipeline: Pipeline of each rank, or -1 if unknown.
         iteration: Common iteration of each operation, or None if unknown. If common iterations are
             known, the transits in both directions must also be long enough for another stage
             (:func:`_has_time_for_stage`).
@@ -98,13 +103,13 @@ def find_stages_before_gaps(
     staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
     sending = grouping.find_distinct(operations.virtual_stage[is_sent])
-    median_waits = measure_median_waits(staged, inputs)
+    median_waits = _separate_pipelines(measure_median_waits(staged, inputs), pipeline)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
     sent = measure_median_waits(until_sent, inputs)
     gaps = []
     for stage in _find_stages_with_slack(median_waits, sent, sending):
         if iteration is not None and not _has_time_for_stage(
-            until_sent.replace_columns(iteration=iteration), inputs, stage, machine
+            until_sent.replace_columns(iteration=iteration), inputs, stage, machine, pipeline
         ):
             continue
         next_ranks = median_waits.rank[median_waits.chunk == stage + 1]
@@ -116,6 +121,17 @@ def find_stages_before_gaps(
     return tuple(gaps)
 
 
+def _separate_pipelines(waits: Waits, pipeline: Ints) -> Waits:
+    """Return waits whose iterations are numbered so that waits of different pipelines do not pair.
+
+    Args:
+        waits: Waits of all ranks.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+    """
+    groups = grouping.group_rows(waits.iteration, pipeline[waits.rank])
+    return waits.replace_columns(iteration=groups.of_row)
+
+
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
     """Return the virtual stages after which every microbatch has time for another stage.
 
@@ -125,7 +141,8 @@ def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[in
     no recorded sends, the factor is ``_OF_STAGE_AND_TRANSFERS``.
 
     Args:
-        waits: Median waits of all ranks. The ``chunk`` column contains virtual stages.
+        waits: Median waits of all ranks, with separate iterations for each pipeline. The ``chunk``
+            column contains virtual stages.
         sent: Median waits of all ranks, counted from the end of recorded sends.
         sending: Virtual stages that have recorded sends.
     """
@@ -142,19 +159,21 @@ def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[in
 
 
 def _has_time_for_stage(
-    operations: Operations, inputs: Arrivals, stage: int, machine: Ints
+    operations: Operations, inputs: Arrivals, stage: int, machine: Ints, pipeline: Ints
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
     Transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` times the
     shortest forward. Transit back must take longer than ``_OF_ANOTHER_STAGE`` times the shortest
     backward. Microbatches that arrive at a busy rank wait there, so only the fastest microbatch in
-    each iteration and direction is used (:func:`_measure_transits`).
+    each iteration and direction is used (:func:`_measure_transits`). If there are several
+    pipelines, it is the fastest microbatch of all pipelines.
 
     The result is also True if the transits cannot be measured, for one of the following reasons:
 
-    - The two stages have different clocks or no common microbatch.
-    - Either stage has several replicas. A microbatch may then come from any replica.
+    - The two stages have no common microbatch, or different clocks in every pipeline.
+    - A pipeline has several ranks on either stage, for example because the pipelines are unknown. A
+      microbatch may then come from any of them.
     - A microbatch arrives more than ``GRAIN_NS`` before it was sent.
 
     Args:
@@ -163,17 +182,19 @@ def _has_time_for_stage(
         inputs: Arrival times of all operations' inputs.
         stage: The first of the two virtual stages.
         machine: Machine of each rank.
+        pipeline: Pipeline of each rank, or -1 if unknown.
     """
     rows = np.flatnonzero(np.isin(operations.chunk, (stage, stage + 1)))
     rows = rows[operations.iteration[rows] >= 0]
     of_stages = measure_waits(operations.take(rows), inputs.take(rows))
-    upper, lower = pair_consecutive_stages(of_stages)
-    is_replicated = len(grouping.find_distinct_rows(of_stages.chunk, of_stages.rank).T) > 2
-    if is_replicated or not len(upper):
+    stages, ranks = grouping.find_distinct_rows(of_stages.chunk, of_stages.rank)
+    n_of_pipeline = np.bincount(grouping.group_rows(stages, pipeline[ranks]).of_row)
+    upper, lower = pair_consecutive_stages(_separate_pipelines(of_stages, pipeline))
+    has_same_clock = machine[of_stages.rank[upper]] == machine[of_stages.rank[lower]]
+    upper, lower = upper[has_same_clock], lower[has_same_clock]
+    if (n_of_pipeline > 1).any() or not len(upper):
         return True
     sent, received = of_stages.take(upper), of_stages.take(lower)
-    if machine[sent.rank[0]] != machine[received.rank[0]]:
-        return True
     there_ns, back_ns = _measure_transits(sent, received)
     if min(there_ns, back_ns) < -GRAIN_NS:
         return True

@@ -456,7 +456,7 @@ def _find_stage_gaps(
     is_table = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
     iteration = staged.common_iteration if staged.paired else None
     gaps = stage_gaps.find_stages_before_gaps(
-        operations, inputs.recordings.arrivals, inputs.machine, iteration
+        operations, inputs.recordings.arrivals, inputs.machine, staged.pipeline, iteration
     )
     turns = stage_gaps.find_turns(operations)
     gaps_between_ranks = tuple(stage for stage in gaps if stage not in turns)
