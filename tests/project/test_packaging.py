@@ -56,6 +56,17 @@ def test_the_conda_recipe_requires_what_the_package_requires() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        ("CITATION.cff", rf"^version: {bubbleviz.__version__}$"),
+        ("README.md", rf"^ *version *= {{{bubbleviz.__version__}}},$"),
+    ],
+)
+def test_citations_name_the_current_version(file: str, version: str) -> None:
+    assert re.search(version, (CHECKOUT / file).read_text("utf-8"), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", bubbleviz.__all__)
 def test_public_objects_can_be_pickled(name: str) -> None:
     value = getattr(bubbleviz, name)
