@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import print_message, write_content
-from bubbleviz.render.files import check_outputs, write_outputs
+from bubbleviz.cli.terminal import print_message, report_error, write_content
+from bubbleviz.errors import BubblevizError, OutputError
+from bubbleviz.render.files import check_outputs, write_possible_outputs
 from bubbleviz.timing import time_step
 
 ResultT = TypeVar("ResultT")
@@ -60,6 +61,9 @@ class Outputs:
         If an output is ``-``, its content is printed instead of the result. With ``--anonymous``,
         private names in the result are replaced before it is rendered.
 
+        If some outputs cannot be made, the others are written, the result is printed, and each
+        output that was not written is reported. If no output can be made, nothing is printed.
+
         Args:
             result: The result of the command, in which private names have not been replaced.
             content: Function that returns the content of a file, called as
@@ -69,20 +73,68 @@ class Outputs:
             warnings: Messages to print on standard error, unless ``quiet`` is true.
 
         Raises:
-            OutputError: A file cannot be written.
+            BubblevizError: No output can be made.
+            OutputError: Some of the outputs cannot be made.
         """
+        contents: dict[str, str | bytes] = {}
+        failures: dict[str, BubblevizError] = {}
         with time_step("render"):
             public = self.names.replaced(result)
-            contents = {file: content(public, name, file) for file, name in self.formats.items()}
-        files = {file: content for file, content in contents.items() if file != "-"}
+            for file, name in self.formats.items():
+                try:
+                    contents[file] = content(public, name, file)
+                except BubblevizError as error:
+                    failures[file] = error
         with time_step("write"):
-            self.check(())
-            write_outputs(files, force=self.force)
+            failures |= self._write_files(contents)
+        if failures and len(failures) == len(self.formats):
+            raise next(iter(failures.values()))
         for warning in () if self.quiet else warnings:
             print_message(warning, 0, self.names)
         with time_step("print"):
-            piped = contents.get("-")
-            if piped is not None:
-                write_content(piped)
-            elif not self.quiet:
+            if "-" in contents:
+                write_content(contents["-"])
+            elif "-" not in self.formats and not self.quiet:
                 print_result(public)
+        if failures:
+            raise self._report_failures(failures)
+
+    def _write_files(self, contents: Mapping[str, str | bytes]) -> dict[str, OutputError]:
+        """Write the files that can be written, and return the errors of the others by path.
+
+        The paths are checked again, because some inputs are known only after they have been read.
+
+        Args:
+            contents: Content of each output. Standard output (``-``) is ignored.
+        """
+        errors: dict[str, OutputError] = {}
+        accepted: dict[str, str | bytes] = {}
+        self.names.note_paths(self.inputs)
+        for file, content in contents.items():
+            if file == "-":
+                continue
+            try:
+                check_outputs([file], self.inputs, force=self.force)
+            except OutputError as error:
+                errors[file] = error
+            else:
+                accepted[file] = content
+        return errors | write_possible_outputs(accepted, force=self.force)
+
+    def _report_failures(self, failures: Mapping[str, BubblevizError]) -> OutputError:
+        """Print a message for each output that was not written, except for the last output.
+
+        Args:
+            failures: Errors, keyed by the path of the output. Must not be empty.
+
+        Returns:
+            The error for the last output. Its exit code is 1, whatever the reason was.
+        """
+        errors = []
+        for file, failure in failures.items():
+            names_file = str(failure).startswith(f"{file}: ")
+            message = str(failure) if names_file else f"{file} was not written: {failure}"
+            errors.append(OutputError(message, paths=failure.paths, hosts=failure.hosts))
+        for error in errors[:-1]:
+            report_error(error, self.names)
+        return errors[-1]

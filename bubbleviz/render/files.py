@@ -95,7 +95,24 @@ def encode(content: str | bytes) -> bytes:
 
 
 def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
-    """Write several output files.
+    """Write several output files; see :func:`write_possible_outputs`.
+
+    Args:
+        contents: Content of each output, keyed by path. Text is encoded as UTF-8.
+        force: Whether existing files may be replaced.
+
+    Raises:
+        OutputError: A file cannot be written. The other files are written.
+    """
+    errors = write_possible_outputs(contents, force=force)
+    if errors:
+        raise next(iter(errors.values()))
+
+
+def write_possible_outputs(
+    contents: Mapping[str, str | bytes], *, force: bool
+) -> dict[str, OutputError]:
+    """Write all output files that can be written.
 
     All files are written under temporary names before any of them is renamed. Pipes and devices are
     written last, without a temporary file.
@@ -104,32 +121,47 @@ def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
         contents: Content of each output, keyed by path. Text is encoded as UTF-8.
         force: Whether existing files may be replaced.
 
-    Raises:
-        OutputError: A file cannot be written. Files renamed before the error are kept.
+    Returns:
+        The errors of the files that cannot be written, keyed by path.
     """
-    channels: dict[str, bytes] = {}
+    errors: dict[str, OutputError] = {}
+    channels: list[str] = []
     temporary_files: dict[str, Path] = {}
     try:
         for output, content in contents.items():
-            with _convert_errors(output):
+            with _collect_errors(output, errors):
                 if _is_channel(output):
-                    channels[output] = encode(content)
+                    channels.append(output)
                 else:
                     temporary_files[output] = _write_temporary_file(output, encode(content))
         for output, temporary in temporary_files.items():
-            with _convert_errors(output):
+            with _collect_errors(output, errors):
                 _rename_to_output(temporary, output, force=force)
     finally:
         for temporary in temporary_files.values():
             temporary.unlink(missing_ok=True)
-    for output, content in channels.items():
-        with (
-            _convert_errors(output),
-            os.fdopen(_open_channel(output), "wb", buffering=0) as channel,
-        ):
-            unwritten = memoryview(content)
-            while unwritten:
-                unwritten = unwritten[channel.write(unwritten) :]
+    for output in channels:
+        with _collect_errors(output, errors):
+            _write_channel(output, encode(contents[output]))
+    return errors
+
+
+@contextmanager
+def _collect_errors(output: str, errors: dict[str, OutputError]) -> Iterator[None]:
+    """Store an error raised inside the context under the output's path instead of raising it."""
+    try:
+        with _convert_errors(output):
+            yield
+    except OutputError as error:
+        errors[output] = error
+
+
+def _write_channel(output: str, content: bytes) -> None:
+    """Write content to a pipe or a device."""
+    with os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
+        unwritten = memoryview(content)
+        while unwritten:
+            unwritten = unwritten[channel.write(unwritten) :]
 
 
 @contextmanager

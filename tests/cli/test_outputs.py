@@ -71,6 +71,59 @@ def test_writing_to_a_dangling_link_creates_its_target(tmp_path: Path) -> None:
     assert (tmp_path / "target.json").read_text(encoding="utf-8") == "new"
 
 
+TOO_LOW = ("--style", "paper,height=5mm")
+
+
+def test_outputs_that_can_be_made_are_written_if_another_one_cannot(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    picture, report, summary = (tmp_path / name for name in ("a.svg", "a.json", "a.md"))
+
+    code, out, err = cli("analyze", ONE, "-o", picture, "-o", report, "-o", summary, *TOO_LOW)
+
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith(f"bubbleviz: {picture} was not written: --style height=5mm: the minimum")
+    assert "Bubble ratio (schedule): 27.27 %" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.md"]
+
+
+def test_each_output_that_cannot_be_made_is_reported(cli: CommandLine, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.svg", "b.svg", "a.panels.svg")]
+    outputs = [word for file in (*files[:2], tmp_path / "a.json") for word in ("-o", file)]
+
+    code, out, err = cli("analyze", ONE, "-q", *outputs, *TOO_LOW)
+
+    assert (code, out, err.count("\n")) == (1, "", 2)
+    assert all(f"bubbleviz: {file} was not written: " in err for file in files[:2])
+    assert (tmp_path / "a.json").exists()
+
+
+def test_nothing_is_printed_for_a_pipe_if_its_content_cannot_be_made(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    report = tmp_path / "a.json"
+
+    code, out, err = cli("analyze", ONE, "--svg", "-", "-o", report, *TOO_LOW)
+
+    assert (code, out) == (1, "")
+    assert err.startswith("bubbleviz: - was not written: ")
+    assert report.exists()
+
+
+def test_nothing_is_printed_if_no_output_can_be_made(cli: CommandLine, tmp_path: Path) -> None:
+    message = cli.refused("analyze", ONE, "-o", tmp_path / "a.svg", *TOO_LOW, code=2)
+
+    assert message.startswith("bubbleviz: --style height=5mm: the minimum")
+
+
+def test_files_are_written_if_another_one_cannot_be(tmp_path: Path) -> None:
+    contents = {str(tmp_path / "gone" / "a.json"): "a", str(tmp_path / "b.json"): "b"}
+
+    with pytest.raises(OutputError, match=r"gone/a\.json: cannot be written"):
+        write_outputs(contents, force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+
+
 def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
     message = cli.refused("analyze", ONE, "--svg", "")
 
