@@ -46,6 +46,7 @@ class LimitationKind(Enum):
     STAGES_MAY_BE_MISSING = auto()  # dropped if a complete schedule is recognized
     EARLIER_STAGES_UNKNOWN = auto()  # an unknown number of earlier stages has no profile
     INNER_STAGES_UNKNOWN = auto()  # an unknown number of stages in between has no profile
+    STAGE_COLUMN_INCOMPLETE = auto()  # the column stage of a table lacks a stage
     COMMUNICATION_COUNTED = auto()  # kernels that look like communication count as compute
     WAITING_COUNTED = auto()  # kernels that wait for other ranks count as compute
     STAGES_WITHOUT_GPU_WORK = auto()  # stages have ranges but no GPU work

@@ -177,14 +177,18 @@ def _add_ranks(report: Report) -> str:
     """Return the advice to add the profiles of missing ranks.
 
     If profiles could not be read, the text gives their number and the reason for the first one.
-    Otherwise, it asks for the profiles of all ranks.
+    Otherwise, it asks for the profiles of all ranks. If a table of operations lacks a stage, it
+    also asks to correct the column ``stage``.
     """
     unreadable = LimitationKind.PROFILE_UNREADABLE
     reasons = [note.reason for note in report.limitations if note.kind is unreadable]
     if not reasons:
+        in_column = LimitationKind.STAGE_COLUMN_INCOMPLETE
+        has_column = any(note.kind is in_column for note in report.limitations)
+        check = ". If none is missing, correct the column stage" if has_column else ""
         return (
             "Some ranks of the run are missing, so its bubble is unknown: analyze the profiles of "
-            "all ranks together (-v coverage lists what was left out)"
+            f"all ranks together (-v coverage lists what was left out){check}"
         )
     profiles = format_count(len(reasons), "profile in the directory", "profiles in the directory")
     more_clause = " (-v coverage lists the others)" if reasons[1:] else ""

@@ -15,6 +15,7 @@ import bubbleviz
 from bubbleviz import Parallel
 from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
 from bubbleviz.report.report import Report
+from bubbleviz.report.sentences import describe_first_steps
 from tests.support.command_line import CommandLine
 from tests.support.operation_tables import (
     Columns,
@@ -23,6 +24,7 @@ from tests.support.operation_tables import (
     write_stream,
     write_trace,
 )
+from tests.support.pipeline_jobs import Job, SimulatedJob, simulate_job
 
 #: 1F1B with two microbatches on two stages, in units of 10 ns.
 RANK = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -545,3 +547,40 @@ def test_all_commands_handle_tables(tmp_path: Path, cli: CommandLine) -> None:
     assert "a table of operations (csv)" in printed
     assert "analyze can compute bubble ratios" in printed
     assert "bubbleviz analyze" in cli.refused("idle", path, code=1)
+
+
+@pytest.mark.parametrize("phase", ["SEND_F", "Optimizer", "COLLECTIVE"])
+def test_a_repeated_row_is_refused_whatever_its_phase(phase: str, tmp_path: Path) -> None:
+    rows = simulate_job(Job(iterations=2)).rows
+    row = next(number for number, row in enumerate(rows) if row["phase"] == phase)
+    table = SimulatedJob([*rows, rows[row]], [], 0.0).written(tmp_path / "operations.csv")
+
+    with pytest.raises(ProfileError) as error:
+        bubbleviz.analyze(table)
+
+    assert f"row {len(rows) + 1}: it repeats the {phase}" in str(error.value)
+    assert f"from row {row + 1}; list each operation only once" in str(error.value)
+
+
+def test_a_rank_without_iterations_next_to_others_is_refused(tmp_path: Path) -> None:
+    job = simulate_job(Job(iterations=3))
+    for row in job.rows:
+        if row["rank"] == 2:
+            row["iteration"] = ""
+
+    with pytest.raises(ProfileError, match="rank 2 has no iteration in any row, but other ranks"):
+        bubbleviz.analyze(job.written(tmp_path / "operations.csv"))
+
+
+@pytest.mark.parametrize("stage", [1, 5])
+def test_a_wrong_stage_of_a_table_is_suggested(stage: int, tmp_path: Path) -> None:
+    job = simulate_job(Job(stages=3, replicas=1, iterations=2))
+    for row in job.rows:
+        row.pop("virtual_stage", None)
+        if row["rank"] == 2:
+            row["stage"] = stage
+    report = bubbleviz.analyze(job.written(tmp_path / "operations.csv"))
+
+    advice = str(describe_first_steps(report))
+    assert advice.startswith("Some ranks of the run are missing")
+    assert advice.endswith("If none is missing, correct the column stage")

@@ -76,6 +76,12 @@ _STAGES_MISSING = Limitation(
     "stages without a profile",
     "range names mention virtual stages that no profile contains, so ratios are incomplete",
 )
+_STAGES_OF_TABLE_MISSING = Limitation(
+    "stages without a profile",
+    "the column stage skips a number, or transfers lead to a stage that no rank runs, so ratios "
+    "are incomplete. If the table contains all ranks, correct the column stage",
+    kind=LimitationKind.STAGE_COLUMN_INCOMPLETE,
+)
 _LATER_STAGES_MAY_BE_MISSING = Limitation(
     "stages that may be missing",
     "the last stage idles or runs other forwards between F and B of its first microbatch, as if it "
@@ -387,7 +393,8 @@ def _add_limitations(
     if not is_contradicted and not stages_missing:
         stages_missing = transfers_with_missing_stages(staged, transfer_stage)
     if stages_missing:
-        notes = (*notes, _STAGES_MISSING)
+        has_column = virtual_stages.get_declared_stages(inputs.recordings) is not None
+        notes = (*notes, _STAGES_OF_TABLE_MISSING if has_column else _STAGES_MISSING)
     is_inferred = inputs.named_stages is None and not is_contradicted
     if is_inferred and receives_from_earlier_stage(staged, transfer_stage):
         notes = (*notes, _EARLIER_STAGES_UNKNOWN)

@@ -76,6 +76,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
         _refuse_two_stages(cells, operations, virtual_stage)
     # If the table lacks the column "chunk", each rank's chunks are numbered by virtual stage.
     _refuse_repetition(cells, operations, spans)
+    _refuse_ranks_without_iterations(cells, operations)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")
     operations = operations.replace_columns(
@@ -451,22 +452,33 @@ def _parse_texts(
 
 
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
-    """Raise an error if the table contains the same forward or backward twice.
+    """Raise an error if the table contains the same operation twice.
 
     Two rows are the same operation if they agree in all columns in ``_IDENTITY`` and in their start
-    and end times. The times are ignored for rows that have both an iteration and an occurrence
-    number. Rows without device times or without a microbatch are not checked.
+    and end times. For transfers, collectives and optimizers, they must also agree in ``kind``,
+    ``group`` and ``virtual_stage``. For forwards and backwards, the times are ignored if both rows
+    have an iteration and an occurrence number. Rows without device times or with a duration of 0
+    are not checked, and neither are forwards and backwards without a microbatch.
 
     Raises:
         ProfileError: Two rows are the same operation.
     """
     is_counted = np.isin(operations.phase, COUNTED)
-    rows = np.flatnonzero(is_counted & spans.has_span & (operations.microbatch != NONE))
+    is_pass = is_counted & (operations.microbatch != NONE)
+    is_other = ~is_counted & (spans.end_ns > spans.start_ns)
+    rows = np.flatnonzero((is_pass | is_other) & spans.has_span)
     columns = [getattr(operations, name)[rows] for name in _IDENTITY]
     is_numbered = (operations.occurrence[rows] != NONE) & (operations.iteration[rows] != NONE)
+    is_numbered &= is_counted[rows]
     columns += [
         np.where(is_numbered, NONE, times_ns[rows]) for times_ns in (spans.start_ns, spans.end_ns)
     ]
+    only_of_others = (
+        cells.text("kind").code,
+        cells.text("group").code,
+        cells.whole("virtual_stage")[0],
+    )
+    columns += [np.where(is_counted, NONE, column)[rows] for column in only_of_others]
     if _has_distinct_hashes(columns):
         return
     groups = grouping.group_rows(*columns)
@@ -476,11 +488,31 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
         return
     index = int(is_repeated.argmax())
     row, first_row = int(rows[index]), int(rows[first[index]])
-    phase = Phase(int(operations.phase[row])).label
+    phase, microbatch = Phase(int(operations.phase[row])).label, int(operations.microbatch[row])
+    where = "" if microbatch == NONE else f" of microbatch {microbatch}"
     raise cells.refusal(
         row,
-        f"it repeats the {phase} of microbatch {operations.microbatch[row]} from {cells.row_noun} "
-        f"{first_row + 1}; list each operation only once",
+        f"it repeats the {phase}{where} from {cells.row_noun} {first_row + 1}; list each operation "
+        "only once",
+    )
+
+
+def _refuse_ranks_without_iterations(cells: Cells, operations: Operations) -> None:
+    """Raise an error if some ranks have iterations, but a rank has none for any of its passes.
+
+    Raises:
+        ProfileError: No forward or backward of a rank has an iteration, but those of another have.
+    """
+    rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
+    ranks = grouping.group_rows(operations.rank[rows])
+    n_named = np.bincount(ranks.of_row, operations.iteration[rows] != NONE)
+    if (n_named > 0).all() or not n_named.any():
+        return
+    row = int(rows[n_named[ranks.of_row] == 0][0])
+    raise cells.refusal(
+        row,
+        f"rank {cells.whole('rank')[0][row]} has no iteration in any row, but other ranks have "
+        "iterations; fill in the column iteration for all ranks, or remove it",
     )
 
 
