@@ -819,11 +819,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     if not fault.detail:
         return f"Find out what slows down all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
-    who = (
-        name_rank_with_number(report, fault.ranks[0])
-        if is_one
-        else format_count(len(fault.ranks), "rank")
-    )
+    who = name_ranks(report, fault.ranks)
     if fault.detail != "pace":
         action = f"Find out why individual operations of {who} {are_slow} {where}"
         operations = "They"

@@ -210,6 +210,19 @@ def test_further_advice_follows_the_first_step(tmp_path: Path, cli: CommandLine)
     assert "First: Begin iterations earlier" in screen
 
 
+def test_the_list_of_advice_is_not_empty_if_there_is_a_first_step(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    table = str(simulate_job(Job(noise=0.0)).written(tmp_path / "operations.csv"))
+    listed, screen = (
+        " ".join(cli.printed("analyze", table, *options).split())
+        for options in (("-v", "advice"), ())
+    )
+
+    assert listed.startswith("First: The schedule itself causes the bubble")
+    assert listed in screen
+
+
 SLOW_LINK = Finding((Fault("link", "link"),), 0.0, 1.0, 1, None)
 
 

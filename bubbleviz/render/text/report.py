@@ -33,7 +33,8 @@ def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
 def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
     """Yield the blocks of selected report sections.
 
-    If a section has no blocks, a sentence says that there is nothing to list.
+    If a section has no blocks, a sentence says that there is nothing to list. For the section
+    ``advice``, it is the same first step as on the first screen, if there is one.
 
     Args:
         report: The report.
@@ -44,7 +45,16 @@ def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterato
         blocks_of_name = [
             b for n, blocks in _list_named_sections(report, view) if n == name for b in blocks
         ]
-        yield from blocks_of_name or [doc.Sentence(f"\n{name}: this run has nothing to list")]
+        yield from blocks_of_name or [_describe_empty_section(report, name)]
+
+
+def _describe_empty_section(report: Report, name: str) -> doc.Sentence:
+    """Return the sentence for a section without blocks; see :func:`select_sections`."""
+    if name == "advice":
+        first = choose_first_sentence(report, describe_first_steps(report))
+        if first is not None:
+            return doc.Sentence(f"\nFirst: {first}")
+    return doc.Sentence(f"\n{name}: this run has nothing to list")
 
 
 def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:

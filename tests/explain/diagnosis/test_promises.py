@@ -315,7 +315,7 @@ def test_an_unnamed_optimizer_is_not_a_pause(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slow", "words"),
-    [((1,), "is slow in 1 iteration (2)"), ((1, 6), "2 ranks are slow in 1 iteration (2)")],
+    [((1,), "is slow in 1 iteration (2)"), ((1, 6), "ranks 1, 6 are slow in 1 iteration (2)")],
 )
 def test_one_or_several_ranks_may_be_slow_in_an_iteration(
     slow: tuple[int, ...], words: str, tmp_path: Path
