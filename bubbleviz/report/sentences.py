@@ -941,7 +941,8 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
         return _RECORD_LESS, "", ""
     n_ranks = len(fault.ranks)
     are_all = 1 < n_ranks == len(report.ranks)
-    where = f" on {f'all {n_ranks} ranks' if are_all else name_ranks(report, fault.ranks)}"
+    all_ranks = "both ranks" if n_ranks == 2 else f"all {n_ranks} ranks"
+    where = f" on {all_ranks if are_all else name_ranks(report, fault.ranks)}"
     if state := _describe_thread(report, fault):
         where += f", where {state}"
     if fault.detail:
