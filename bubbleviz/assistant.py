@@ -432,7 +432,7 @@ def analyze(path: str) -> Answer:
             for stage in report.stages[:_MAX_STAGES]
         ],
         "worst_iteration": worst and {"index": worst.index, "bubble_ratio": worst.bubble_ratio},
-        "advice": [{"action": a.text, "saves": a.saving_ratio} for a in report.advice[:5]],
+        "advice": [{"action": a.text, "saves": a.largest_saving_ratio} for a in report.advice[:5]],
         "restrictions": [restriction.text for restriction in report.restrictions],
         "limitations": [f"{limit.what}: {limit.reason}" for limit in report.limitations[:5]],
         "next": _make_next_call("why", path=path),
@@ -465,7 +465,7 @@ def _describe_saved(path: str) -> Answer:
         "schedule": report.schedule_name,
         "restrictions": restrictions,
         "advice": [
-            {"action": advice.action_and_evidence, "saves": advice.saving_ratio}
+            {"action": advice.text, "saves": advice.largest_saving_ratio}
             for advice in report.advice[:5]
         ],
         "next": _make_next_call("plan", path=path),

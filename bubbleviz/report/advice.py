@@ -137,6 +137,8 @@ class Advice:
             1.2 times its usual time.
         missed_ratio: Relative difference between the replayed and the measured iterations, if that
             difference is too large for the saving to be promised. None if the saving is promised.
+        repaired: The same advice with the saving if slow stages have slow GPUs that are repaired.
+            None if that explanation is ruled out, and for all other kinds of advice.
     """
 
     kind: str
@@ -154,6 +156,13 @@ class Advice:
     since_iteration: int | None = None
     measure: tuple[tuple[str, float], ...] = ()
     missed_ratio: float | None = None
+    repaired: Advice | None = None
+
+    @property
+    def best(self) -> Advice:
+        """This advice or :attr:`repaired`, whichever saves more."""
+        repaired = self.repaired
+        return self if repaired is None or repaired.saving_ns < self.saving_ns else repaired
 
     @property
     def is_promised(self) -> bool:
@@ -162,10 +171,12 @@ class Advice:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the saving's confidence interval excludes 0.
+        """Whether the confidence interval of the saving, or of the repair's saving, excludes 0.
 
         The value is also True if the interval is unknown or the saving is not promised.
         """
+        if self.repaired is not None and self.repaired.is_certain:
+            return True
         if not self.is_promised or self.error_ratio is None:
             return True
         return self.error_ratio < self.saving_ratio
@@ -239,7 +250,7 @@ def _make_advice(report: Report) -> Advised:
     done = [step.advice for step in first if step.advice is not None]
     others = [advice for advice in worthwhile if advice not in done]
     next_best = [advice for advice in others if not _is_part(advice, done)][:_MAX_FURTHER]
-    further = tuple(a for a in next_best if a.is_promised and a.saving_ratio >= _MIN_FURTHER)
+    further = tuple(a for a in next_best if a.is_promised and a.best.saving_ratio >= _MIN_FURTHER)
     marked = next((a for a in done if 0 < 2 * len(a.ranks) <= len(report.ranks)), None)
     return Advised(first, further, candidates, marked)
 
@@ -260,7 +271,7 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
     if measured is None:
         return []
     min_saving = _find_min_saving(report, measured)
-    return [advice for advice in candidates if advice.saving_ratio >= min_saving]
+    return [advice for advice in candidates if advice.best.saving_ratio >= min_saving]
 
 
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
@@ -549,7 +560,7 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
 
 def _get_sort_key(advice: Advice) -> tuple[bool, int]:
     """Return a key that sorts promised savings before others, and larger savings first."""
-    return not advice.is_promised, -round(advice.saving_ns)
+    return not advice.is_promised, -round(advice.best.saving_ns)
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
@@ -583,6 +594,11 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
         since_iteration=faults[0].since_iteration if len(faults) == 1 else None,
         measure=tuple(pair for fault in faults for pair in fault.phases),
     )
+    if finding.repaired is not None:
+        repaired = _make_finding_advice(report, diagnosis, finding.repaired)
+        # Both alternatives shorten the same iterations.
+        n_iterations = max(advice.iterations, repaired.iterations)
+        advice = replace(advice, repaired=repaired, iterations=n_iterations)
     return advice if finding.is_measured else _remove_promise(advice, diagnosis)
 
 

@@ -48,5 +48,30 @@ def format_saving(
     if saving_ratio is None:
         return "unknown"
     up_to = "up to " if is_upper_bound(kind, place) else ""
+    return f"{up_to}{_format_with_error(saving_ratio, error_ratio)}"
+
+
+def format_alternatives(
+    saving: str, saving_ratio: float | None, repaired_ratio: float | None, error_ratio: float | None
+) -> str:
+    """Return the promised saving, followed by the saving if a slow GPU is repaired instead.
+
+    Only the latter is returned if moving layers saves nothing, or if it is the promised saving.
+
+    Args:
+        saving: Text that gives the promised saving.
+        saving_ratio: Promised saving as a fraction of an iteration, or None if nothing is promised.
+        repaired_ratio: Saving if the GPU is repaired, as a fraction of an iteration, or None if the
+            advice has no such alternative.
+        error_ratio: Error bound of ``repaired_ratio``, or None if unknown.
+    """
+    if saving_ratio is None or repaired_ratio is None:
+        return saving
+    repaired = f"{_format_with_error(repaired_ratio, error_ratio)} if a slow GPU is the cause"
+    is_only = saving_ratio in (0.0, repaired_ratio)
+    return repaired if is_only else f"{saving}, or {repaired}"
+
+
+def _format_with_error(saving_ratio: float, error_ratio: float | None) -> str:
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
-    return f"{up_to}-{format_percent(saving_ratio)}{error}"
+    return f"-{format_percent(saving_ratio)}{error}"

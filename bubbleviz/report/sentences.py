@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.explain.diagnosis.faults import MORE_KERNELS, OUTPUT_LAYER, SAME_KERNELS
+from bubbleviz.explain.diagnosis.faults import (
+    MORE_KERNELS,
+    ONLY_REPAIR,
+    OUTPUT_LAYER,
+    SAME_KERNELS,
+)
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
@@ -42,6 +47,7 @@ from bubbleviz.report.labels import (
 from bubbleviz.report.long_bubbles import describe_thread, name_latest_host
 from bubbleviz.report.promise import (
     TWICE_THE_MICROBATCHES,
+    format_alternatives,
     format_saving,
     is_upper_bound,
 )
@@ -101,6 +107,7 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
         saving = f" (saving unknown: the replay differs from the measured iterations by {missed})"
     sentence = f"{action}{saving}"
     is_promised = advice.is_promised
+    repaired = advice.repaired if is_promised else None
     return AdviceEntry(
         kind=advice.kind,
         saving_ratio=advice.saving_ratio if is_promised else None,
@@ -116,6 +123,9 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
         iterations=advice.iterations,
         example_iteration=advice.example_iteration,
         since_iteration=advice.since_iteration,
+        repaired_saving_ratio=None if repaired is None else repaired.saving_ratio,
+        repaired_error_ratio=None if repaired is None else repaired.error_ratio,
+        repaired_saving_ns=None if repaired is None else round(repaired.saving_ns),
         evidence=evidence,
         sentence=sentence,
         text=join_sentences(sentence, evidence),
@@ -423,7 +433,7 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
         action, explanation = _describe_order(report, advice, evidence)
         saving = _describe_saving(report, advice, is_of_period=False)
     else:
-        action, explanation = _describe_finding(report, evidence)
+        action, explanation = _describe_finding(report, evidence, advice.iterations)
         saving = _describe_saving(report, advice, is_of_period=evidence.is_of_period)
     return action, f" ({saving})", explanation
 
@@ -466,15 +476,20 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
     )
 
 
-def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
+def _describe_finding(report: Report, finding: Finding, n_saved: int) -> tuple[str, str]:
     """Return the advice to remove a finding's faults, and the evidence followed by the next checks.
 
     If there are several faults, their actions are joined into one sentence. The evidence for all
     faults comes before the next checks, and identical checks are listed once.
+
+    Args:
+        report: The run's report.
+        finding: The finding.
+        n_saved: Number of iterations that removing the faults shortens.
     """
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
-    iteration_count = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"
+    iteration_count = f"{n_saved} of {format_count(n_iterations, 'iteration')}"
     texts = _describe_faults(report, finding.faults, iteration_count)
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *other_actions = actions
@@ -486,23 +501,32 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
 def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:
     """Describe a saving in percent, as the remaining iteration length, and in GPU-hours per day.
 
+    If repairing a slow GPU is an alternative and saves more, the length and the GPU-hours are those
+    after the repair.
+
     Args:
         report: The run's report.
         advice: The advice that promises the saving.
         is_of_period: Whether the saving is relative to the measured time from one iteration to the
             next.
     """
-    length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
-    saved_fraction = advice.saving_ns / length_ns if length_ns else 0.0
+    best = advice.best
+    length_ns, remaining_ns = best.length_ns, best.length_ns - best.saving_ns
+    saved_fraction = best.saving_ns / length_ns if length_ns else 0.0
     gpu_hours = f"{24 * len(report.ranks) * saved_fraction:,.1f} GPU-hours per day"
-    saved = format_saving(advice.kind, advice.place, saved_fraction, advice.error_ratio)
+    saved = format_saving(advice.kind, advice.place, advice.saving_ratio, advice.error_ratio)
     if is_of_period:
         remaining, length = format_ms(round(remaining_ns)), format_ms(round(length_ns))
         return (
             f"{saved}: {remaining} instead of {length} from one iteration to the next, saving "
             f"{gpu_hours}"
         )
-    at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
+    if advice.repaired is not None:
+        repaired = advice.repaired
+        saved = format_alternatives(
+            saved, advice.saving_ratio, repaired.saving_ratio, repaired.error_ratio
+        )
+    at_least = "at least " if is_upper_bound(best.kind, best.place) else ""
     left_ns = _measure_remaining(report, remaining_ns, saved_fraction)
     return (
         f"{saved}: iterations would take {at_least}{format_ms(round(left_ns))}, saving {gpu_hours}"
@@ -714,7 +738,9 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     if moves or fault.detail == MORE_KERNELS:
         return action, evidence, moves or "It also runs more kernels, so it has more layers"
     # A stage with too many layers and a stage on a slow GPU take equally long.
-    return f"{action}, or find out why {rank} is slow", evidence, _tell_stage_from_rank(fault)
+    repair = f"find out why {rank} is slow"
+    action = capitalize(repair) if fault.detail == ONLY_REPAIR else f"{action}, or {repair}"
+    return action, evidence, _tell_stage_from_rank(fault)
 
 
 def _tell_stage_from_rank(fault: Fault) -> str:
@@ -726,13 +752,16 @@ def _tell_stage_from_rank(fault: Fault) -> str:
         )
     if fault.detail == SAME_KERNELS:
         return (
-            "It runs as many kernels as the other stages, so its GPU may be slow: check clocks, "
-            "temperature, cooling and other jobs there"
+            "It runs as many kernels as the other stages, so its GPU is probably slow: check "
+            "clocks, temperature, cooling and other jobs there"
         )
-    return (
+    check = (
         f"If stage {fault.stage} has no more layers than the others, its GPU is slow: check "
         "clocks, temperature, cooling and other jobs there"
     )
+    if fault.detail == ONLY_REPAIR:
+        return f"{check}. Otherwise, moving layers to other stages would save nothing"
+    return check
 
 
 def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:

@@ -19,7 +19,7 @@ from bubbleviz.model.operations import ProfileSummary, RankCoverage, Unattribute
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
-from bubbleviz.report.promise import format_saving
+from bubbleviz.report.promise import format_alternatives, format_saving
 
 #: Name and version of this model.
 SCHEMA = "bubbleviz.report/2"
@@ -132,6 +132,12 @@ class AdviceEntry(Struct, frozen=True):
             are slow, or None if the advice is not about slow iterations.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
+        repaired_saving_ratio: Saved fraction of an iteration if a slow stage has a slow GPU that is
+            repaired, or None if this is ruled out or not promised.
+        repaired_error_ratio: Half-width of the 95 % confidence interval of
+            ``repaired_saving_ratio``, or None if unknown.
+        repaired_saving_ns: Mean saving per averaged iteration if the GPU is repaired, or None if
+            this is ruled out or not promised.
         evidence: Sentences with evidence that the change would help, or "".
         sentence: The action and its saving.
         text: The action and its saving, followed by the evidence.
@@ -151,14 +157,37 @@ class AdviceEntry(Struct, frozen=True):
     iterations: int = 0
     example_iteration: int | None = None
     since_iteration: int | None = None
+    repaired_saving_ratio: Finite | None = None
+    repaired_error_ratio: Finite | None = None
+    repaired_saving_ns: int | None = None
     evidence: str = ""
     sentence: str = ""
     text: str = ""
 
     @property
     def share(self) -> str:
-        """Text that gives the promised saving in percent and its error, or "unknown"."""
-        return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
+        """Text that gives the promised saving in percent and its error, or "unknown".
+
+        If repairing a slow GPU is an alternative, its saving follows.
+        """
+        saving = format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
+        return format_alternatives(
+            saving, self.saving_ratio, self.repaired_saving_ratio, self.repaired_error_ratio
+        )
+
+    @property
+    def largest_saving_ns(self) -> int | None:
+        """The larger of the savings with and without a slow GPU, in ns. None if unknown."""
+        if self.saving_ns is None or self.repaired_saving_ns is None:
+            return self.saving_ns
+        return max(self.saving_ns, self.repaired_saving_ns)
+
+    @property
+    def largest_saving_ratio(self) -> float | None:
+        """:attr:`largest_saving_ns` as a fraction of an iteration, or None if unknown."""
+        if self.saving_ratio is None or self.repaired_saving_ratio is None:
+            return self.saving_ratio
+        return max(self.saving_ratio, self.repaired_saving_ratio)
 
     @property
     def short(self) -> str:

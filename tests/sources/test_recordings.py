@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import xml.etree.ElementTree as ET
@@ -99,7 +100,9 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
     # A recording contains the ranks of the job, but no GPU and no numbers of kernels.
     expected = first.partition(" It runs as many kernels")[0]
     expected = expected.replace("node0 GPU 1 (pipeline order 1)", "rank 1 (node0)")
-    assert second.partition(" If stage 1 has no more layers")[0] == expected
+    # Without numbers of kernels, moving layers may also save time.
+    both = second.partition(" If stage 1 has no more layers")[0]
+    assert re.sub(r"up to -\d+\.\d+ % ± \d+\.\d+, or ", "", both) == expected
     assert second != first
     assert recording.headline == profile.headline
     assert recording.schedule is not None

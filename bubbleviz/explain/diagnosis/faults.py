@@ -64,8 +64,14 @@ WHOLE_LAYERS = "layers"
 MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
 #: Value of ``detail`` for the slow stage that also runs the output layer and the loss.
 OUTPUT_LAYER = "output-layer"
+#: Value of ``detail`` for a slow stage if moving its layers saves nothing, but repairing its GPU
+#: would save time.
+ONLY_REPAIR = "only-repair"
 #: Maximum relative difference between the kernel counts of stages with equally many layers.
 _MAX_KERNEL_DIFFERENCE = 0.02
+#: Minimum time of a stage that may have a slow GPU, as a multiple of the time of other stages. In
+#: healthy runs, the first and the last stage take a few percent longer than others.
+_MIN_SLOW_GPU = 1.05
 #: Value of ``detail`` if it is unknown whether launch gaps contain communication.
 COMPUTE_GAPS = "compute"
 
@@ -108,6 +114,7 @@ class Fault:
               the first one of the run is slow.
             - ``stage``: :data:`OUTPUT_LAYER` for the last stage. :data:`MORE_KERNELS` or
               :data:`SAME_KERNELS` if a single rank runs the stage and its kernels show it.
+              :data:`ONLY_REPAIR` if moving layers saves nothing.
             - ``token``: how many more chunks are in flight, ``one`` or ``enough``.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each row in ``delayed``, in ns.
@@ -124,6 +131,9 @@ class Fault:
             similar work. The replay then assumes that the work takes no time at all.
         may_miss_ranks: Whether other ranks may have the same fault, because some launches are
             unknown.
+        repaired: Another explanation for slow stages that run on one rank each: their GPUs are
+            slow. Without this fault, the stages take the median time of the other stages. None if
+            layers or kernels rule out this explanation, and for other kinds of faults.
     """
 
     kind: str
@@ -147,6 +157,7 @@ class Fault:
     lasts: bool = False
     bound: bool = False
     may_miss_ranks: bool = False
+    repaired: Fault | None = None
 
     @property
     def since_iteration(self) -> int | None:
@@ -252,6 +263,9 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
       are known, whole layers move::
 
           F of stages     10  14  10  22        14  14  14  14
+
+    If the layers are unknown and each slow stage runs on a single rank, its GPU may be slow instead
+    (:func:`_add_repair`).
     """
     stages = evidence.effects.stages
     size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
@@ -269,7 +283,28 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
         return
     name = f"stage-{slow_stages[0]}" if len(slow_stages) == 1 else "stages"
     fault = _build_stage_fault(evidence, "stage", name, slow_stages, is_slow)
-    yield _move_whole_layers(evidence, fault) or fault
+    yield _move_whole_layers(evidence, fault) or _add_repair(evidence, fault, is_slow)
+
+
+def _add_repair(evidence: Evidence, fault: Fault, is_slow: Bools) -> Fault:
+    """Add the explanation that GPUs are slow to the fault of slow stages, unless it is ruled out.
+
+    It is ruled out if several ranks run a slow stage, if the stage has more layers, or if no phase
+    takes at least 1.05 times as long as on other stages. If the kernel counts show that the GPU is
+    slow, the repair is also what happens without the returned fault.
+
+    Args:
+        evidence: Measured effects, delays and other evidence about the run.
+        fault: The fault of the slow stages, without which their work is split evenly.
+        is_slow: Mask of all slow rows of ``effects.stages``.
+    """
+    is_similar = max(multiple for _, multiple in fault.phases) < _MIN_SLOW_GPU
+    if is_similar or len(fault.ranks) != len(fault.stages) or fault.detail == MORE_KERNELS:
+        return fault
+    repaired = _build_stage_fault(evidence, "rank", "slow-gpus", list(fault.stages), is_slow)
+    if fault.detail == SAME_KERNELS:
+        fault = replace(fault, rows=repaired.rows, scale=repaired.scale)
+    return replace(fault, repaired=repaired)
 
 
 def _mask_changed_stages(effects: Effects) -> Bools:
@@ -310,11 +345,11 @@ def _build_stage_fault(
     What happens without the fault depends on its kind:
 
     - ``stage``: all stages take the mean time for the slow kinds of work.
-    - ``host``: the slow stages take the median time of the other stages.
+    - ``host`` and ``rank``: the slow stages take the median time of the other stages.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
-        kind: Kind of the fault: ``stage`` or ``host``.
+        kind: Kind of the fault: ``stage``, ``host`` or ``rank``.
         name: Name of the fault, for example ``host-0``.
         stages: Indices of the slow stages.
         is_slow: Mask of all slow rows of ``effects.stages``.

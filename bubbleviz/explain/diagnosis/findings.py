@@ -32,6 +32,8 @@ from bubbleviz.explain.diagnosis.effects import (
 from bubbleviz.explain.diagnosis.faults import (
     ENOUGH,
     ONE_MORE,
+    ONLY_REPAIR,
+    OUTPUT_LAYER,
     SHAPES,
     Evidence,
     Fault,
@@ -131,6 +133,8 @@ class Finding:
             with two more: half the mean difference between replayed and measured iterations, and
             the error of the times without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
+        repaired: What is saved if slow stages have slow GPUs that are repaired instead of moving
+            layers; see :attr:`.Fault.repaired`. None if that explanation is ruled out.
     """
 
     faults: tuple[Fault, ...]
@@ -139,6 +143,14 @@ class Finding:
     saved_iterations: int
     error_ns: float | None
     is_measured: bool = False
+    repaired: Finding | None = None
+
+    @property
+    def largest_saving_ns(self) -> float:
+        """The larger of :attr:`saving_ns` and the saving of :attr:`repaired`, in ns."""
+        if self.repaired is None:
+            return self.saving_ns
+        return max(self.saving_ns, self.repaired.saving_ns)
 
     @property
     def is_of_period(self) -> bool:
@@ -162,7 +174,7 @@ class Diagnosis:
 
     Attributes:
         findings: Findings that save at least 0.1 % of an iteration, sorted by saving, largest
-            first.
+            first. If there are two explanations, the larger saving counts.
         iterations: Number of replayed iterations, excluding a warm-up.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
         warm_up: Length of the first iteration as a multiple of the median of all other iterations.
@@ -468,6 +480,9 @@ def _list_findings(
 ) -> tuple[Finding, ...]:
     """Return the findings that save at least 0.1 % of an iteration, largest saving first.
 
+    A stage from which no layers should be moved is also listed if repairing its GPU saves enough
+    (:func:`_keep_only_repair`).
+
     Args:
         run: The replayed run.
         scenarios: The work of the run and its replay.
@@ -477,10 +492,57 @@ def _list_findings(
     """
     single = _find_single_faults(run, scenarios, faultless, baseline)
     findings = [*_find_sets_of_faults(single, faultless, scenarios.replay, baseline), *single]
-    findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
+    findings = _add_repairs(findings, faultless, scenarios.replay, baseline)
+    findings = [
+        listed
+        for finding in findings
+        if (listed := _keep_only_repair(finding)).largest_saving_ns
+        >= _MIN_SAVING * finding.length_ns
+    ]
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
-    return tuple(sorted(findings, key=lambda finding: -finding.saving_ns))
+    return tuple(sorted(findings, key=lambda finding: -finding.largest_saving_ns))
+
+
+def _add_repairs(
+    findings: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
+) -> list[Finding]:
+    """Add what is saved if slow stages have slow GPUs that are repaired (:attr:`Finding.repaired`).
+
+    Args:
+        findings: Findings with one or several faults each.
+        faultless: Replays iterations without certain faults.
+        replay: Replay of the run.
+        baseline: Lengths of the iterations with all faults.
+    """
+    has_repair = [any(fault.repaired for fault in finding.faults) for finding in findings]
+    scenarios = [
+        tuple(fault.repaired or fault for fault in finding.faults)
+        for finding, is_repairable in zip(findings, has_repair, strict=True)
+        if is_repairable
+    ]
+    repairs = iter(baseline.build_findings(scenarios, faultless.measure_without(scenarios, replay)))
+    return [
+        replace(finding, repaired=next(repairs)) if is_repairable else finding
+        for finding, is_repairable in zip(findings, has_repair, strict=True)
+    ]
+
+
+def _keep_only_repair(finding: Finding) -> Finding:
+    """Return a finding that is listed only if its saving, or that of the repair, is large enough.
+
+    If moving layers off a single stage saves less than 0.1 % of an iteration, this saving becomes
+    0, and only the repair of its GPU is worth advising. The repair is dropped for the last stage
+    (it also takes longer than other stages in healthy runs), for several stages, and for sets of
+    faults.
+    """
+    fault, repaired = finding.faults[0], finding.repaired
+    if repaired is None or finding.saving_ratio >= _MIN_SAVING:
+        return finding
+    if len(finding.faults) > 1 or fault.stage is None or fault.detail == OUTPUT_LAYER:
+        return replace(finding, repaired=None)
+    faults = (replace(fault, detail=ONLY_REPAIR),)
+    return replace(finding, faults=faults, saving_ns=0.0, error_ns=0.0)
 
 
 def _compute_smallest_missed_ratio(baseline: _Baseline, iterations: Ints) -> float:

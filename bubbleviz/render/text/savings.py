@@ -12,9 +12,10 @@ from bubbleviz.model.memory_sizes import describe_fit, format_memory
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import name_rank_with_number
+from bubbleviz.report.promise import format_saving
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_all_advice
-from bubbleviz.report.summary import AdviceEntry
+from bubbleviz.report.summary import AdviceEntry, join_sentences
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
 #: Maximum relative difference between iteration lengths that are treated as equal.
@@ -46,14 +47,24 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
         )
     rows = [
         {
-            "saves ms": doc.format_ms(advice.saving_ns),
+            "saves ms": doc.format_ms(advice.largest_saving_ns),
             "share": _describe_share(advice, base_ns),
-            # The saving is shown in the other columns, so it is left out of the sentence.
-            "what to do": to_one_line(advice.action_and_evidence),
+            "what to do": to_one_line(_describe_action(advice)),
         }
         for advice in entries
     ]
     yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
+
+
+def _describe_action(advice: AdviceEntry) -> str:
+    """Return what to do and the evidence, without the saving, which is shown in other columns.
+
+    If there are two alternatives, both savings are included, because the other columns show only
+    the larger one.
+    """
+    if advice.repaired_saving_ratio is None:
+        return advice.action_and_evidence
+    return join_sentences(advice.short, advice.evidence)
 
 
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
@@ -66,12 +77,20 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
         advice: The piece of advice.
         titled_ns: Iteration length given in the table title, in ns, or None if the title has none.
     """
-    if not advice.saving_ns or not advice.saving_ratio:
-        return advice.share
-    base_ns = advice.saving_ns / advice.saving_ratio
+    saving_ns, saving_ratio = advice.largest_saving_ns, advice.largest_saving_ratio
+    is_repair = saving_ratio != advice.saving_ratio
+    # A repaired GPU is the fault of a rank, whose saving is not an upper bound.
+    share = (
+        format_saving("rank", "", saving_ratio, advice.repaired_error_ratio)
+        if is_repair
+        else format_saving(advice.kind, advice.place, saving_ratio, advice.error_ratio)
+    )
+    if not saving_ns or not saving_ratio:
+        return share
+    base_ns = saving_ns / saving_ratio
     if titled_ns is not None and abs(base_ns - titled_ns) <= _SAME_BASE * titled_ns:
-        return advice.share
-    return f"{advice.share} of {doc.format_ms(base_ns)} ms"
+        return share
+    return f"{share} of {doc.format_ms(base_ns)} ms"
 
 
 #: Maximum number of slowdowns to list for each kind of part, such as stages or links.
