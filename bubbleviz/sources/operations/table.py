@@ -452,33 +452,27 @@ def _parse_texts(
 
 
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
-    """Raise an error if the table contains the same operation twice.
+    """Raise an error if the table contains the same forward, backward or optimizer twice.
 
     Two rows are the same operation if they agree in all columns in ``_IDENTITY`` and in their start
-    and end times. For transfers, collectives and optimizers, they must also agree in ``kind``,
-    ``group`` and ``virtual_stage``. For forwards and backwards, the times are ignored if both rows
-    have an iteration and an occurrence number. Rows without device times or with a duration of 0
-    are not checked, and neither are forwards and backwards without a microbatch.
+    and end times. For forwards and backwards, the times are ignored if both rows have an iteration
+    and an occurrence number. Rows without device times are not checked, and neither are forwards
+    and backwards without a microbatch, optimizers of length 0, and communication: one kernel can
+    move several tensors, each of which may have a row.
 
     Raises:
         ProfileError: Two rows are the same operation.
     """
     is_counted = np.isin(operations.phase, COUNTED)
     is_pass = is_counted & (operations.microbatch != NONE)
-    is_other = ~is_counted & (spans.end_ns > spans.start_ns)
-    rows = np.flatnonzero((is_pass | is_other) & spans.has_span)
+    is_optimizer = (operations.phase == Phase.OPTIMIZER) & (spans.end_ns > spans.start_ns)
+    rows = np.flatnonzero((is_pass | is_optimizer) & spans.has_span)
     columns = [getattr(operations, name)[rows] for name in _IDENTITY]
     is_numbered = (operations.occurrence[rows] != NONE) & (operations.iteration[rows] != NONE)
     is_numbered &= is_counted[rows]
     columns += [
         np.where(is_numbered, NONE, times_ns[rows]) for times_ns in (spans.start_ns, spans.end_ns)
     ]
-    only_of_others = (
-        cells.text("kind").code,
-        cells.text("group").code,
-        cells.whole("virtual_stage")[0],
-    )
-    columns += [np.where(is_counted, NONE, column)[rows] for column in only_of_others]
     if _has_distinct_hashes(columns):
         return
     groups = grouping.group_rows(*columns)
