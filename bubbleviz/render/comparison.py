@@ -18,6 +18,7 @@ from bubbleviz.model.texts import (
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import render_markdown
 from bubbleviz.render.picture.panels import draw_panels, of_typical
+from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
 from bubbleviz.report.compared.followed import NOT_FOLLOWED
@@ -190,12 +191,37 @@ def draw_svg(comparison: Comparison, view: View) -> str:
             "leave out the picture, or draw each run with: bubbleviz idle RUN -o idle.svg"
         )
     check_drawable({run.path: run.report is None for run in comparison.runs})
+    reports = [run.report for run in comparison.runs if run.report is not None]
     panels = [
-        (run.title, run.report, of_typical(run.report, view))
-        for run in comparison.runs
-        if run.report is not None
+        (title, report, of_typical(report, view))
+        for title, report in zip(_make_panel_titles(comparison, view), reports, strict=True)
     ]
     return draw_panels(panels, f"{len(panels)} runs on a common time axis")
+
+
+def _make_panel_titles(comparison: Comparison, view: View) -> list[str]:
+    """Return the title of each run's panel.
+
+    If all runs have different schedules, a title is the name of the schedule, followed by the title
+    of the run unless the style has no titles. Otherwise, a title is the title of the run, followed
+    by the schedule if it is known.
+    """
+    runs = comparison.runs
+    schedules = [
+        None if isinstance(run.saved, IdleSummary) else run.saved.schedule_name for run in runs
+    ]
+    is_schedule_distinct = None not in schedules and len(set(schedules)) == len(runs)
+    titles = []
+    for schedule, run in zip(schedules, runs, strict=True):
+        if schedule is None:
+            titles.append(run.title)
+        elif is_schedule_distinct and (schedule == run.title or not style_of(view).titled):
+            titles.append(schedule)
+        elif is_schedule_distinct:
+            titles.append(f"{schedule} ({run.title})")
+        else:
+            titles.append(f"{run.title} ({schedule})")
+    return titles
 
 
 def format_markdown(comparison: Comparison) -> str:

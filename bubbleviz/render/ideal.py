@@ -1,12 +1,13 @@
-"""Renders a simulated schedule as a picture, as JSON, as CSV or as text.
+"""Renders one or several simulated schedules as a picture, as JSON, as CSV or as text.
 
 A simulation is converted to a report before it is drawn. The report's bubble ratios are computed in
-the same way as those of a measured run.
+the same way as those of a measured run. Several simulations are drawn as panels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bubbleviz.errors import UsageError
@@ -14,6 +15,7 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count, format_document, format_percent, to_one_line
 from bubbleviz.render import document as blocks
+from bubbleviz.render.picture.panels import draw_panels, make_simulated_report
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.ideal_run import make_report
@@ -202,16 +204,94 @@ def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
     return _make_line("stage ratio", ratio, "idle share of a window as long as the cost")
 
 
-def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
-    """Return alternative choices of schedule and sizes as JSON text.
+@dataclass(frozen=True)
+class SimulatedSizes:
+    """Several schedules or sizes, simulated with the same times.
 
-    Args:
-        choices: The choices, in output order (cheapest first).
+    Attributes:
+        choices: The predictions, cheapest per microbatch first. Must not be empty.
         restrictions: Reasons why the measured times behind the choices may be wrong.
+        simulations: The simulations to draw, in the order in which the user named the schedules.
+            Empty if nothing is drawn.
     """
-    settings = [_make_choice_values(choice) for choice in choices]
-    entries = [restriction.entry for restriction in restrictions]
+
+    choices: tuple[Choice, ...]
+    restrictions: tuple[Restriction, ...] = ()
+    simulations: tuple[Ideal, ...] = ()
+
+
+def format_sizes(sizes: SimulatedSizes) -> str:
+    """Return the predictions for several schedules or sizes as JSON text."""
+    settings = [_make_choice_values(choice) for choice in sizes.choices]
+    entries = [restriction.entry for restriction in sizes.restrictions]
     return format_document(SCHEMA, {"restrictions": entries, "settings": settings})
+
+
+def draw_sizes(sizes: SimulatedSizes, view: View) -> str:
+    """Draw each simulation as a panel on a common time axis, and return the SVG document.
+
+    Raises:
+        UsageError: None of the schedules can be simulated.
+    """
+    if not sizes.simulations:
+        reasons = dict.fromkeys(choice.reason for choice in sizes.choices if choice.reason)
+        raise UsageError(f"no schedule can be drawn: {'; '.join(reasons)}")
+    titles = _make_panel_titles(sizes.simulations)
+    panels = [
+        (title, make_simulated_report(simulation, "schedule"), view)
+        for title, simulation in zip(titles, sizes.simulations, strict=True)
+    ]
+    not_drawn = [choice for choice in sizes.choices if choice.reason]
+    note = "; ".join(f"{choice.schedule} is not drawn: {choice.reason}" for choice in not_drawn)
+    return draw_panels(panels, _describe_common_sizes(sizes.simulations), note)
+
+
+def _make_panel_titles(simulations: Sequence[Ideal]) -> list[str]:
+    """Return the schedule of each simulation, followed by the sizes that are not always the same.
+
+    The number of chunks is part of the title only if a schedule appears with several numbers.
+    """
+    plans = [simulation.plan for simulation in simulations]
+    has_many_stages = len({plan.stages for plan in plans}) > 1
+    has_many_microbatches = len({plan.microbatches for plan in plans}) > 1
+    has_many_chunks = len({(plan.name, plan.chunks) for plan in plans}) > len(
+        {plan.name for plan in plans}
+    )
+    titles = []
+    for plan in plans:
+        parts = [plan.name]
+        parts += [format_count(plan.stages, "stage")] if has_many_stages else []
+        if has_many_microbatches:
+            parts.append(format_count(plan.microbatches, "microbatch", "microbatches"))
+        parts += [format_count(plan.chunks, "chunk")] if has_many_chunks else []
+        titles.append(", ".join(parts))
+    return titles
+
+
+def _describe_common_sizes(simulations: Sequence[Ideal]) -> str:
+    """Return a heading with the number of simulations, and the sizes that all of them share."""
+    names = {simulation.plan.name for simulation in simulations}
+    stages = {simulation.plan.stages for simulation in simulations}
+    microbatches = {simulation.plan.microbatches for simulation in simulations}
+    heading = format_count(len(simulations), "simulated iteration")
+    if len(names) == 1:
+        heading += f" of {names.pop()}"
+    if len(stages) == 1:
+        heading += f" on {format_count(stages.pop(), 'stage')}"
+    if len(microbatches) == 1:
+        heading += f" with {format_count(microbatches.pop(), 'microbatch', 'microbatches')}"
+    return heading
+
+
+#: Functions that render several simulated schedules, keyed by the name of the command-line option.
+SIZE_RENDERINGS: Mapping[str, Callable[[SimulatedSizes, View], str | bytes]] = {
+    "json": lambda sizes, _: format_sizes(sizes),
+    "svg": draw_sizes,
+    "pdf": lambda sizes, view: as_pdf(draw_sizes(sizes, view)),
+    "png": lambda sizes, view: as_png(draw_sizes(sizes, view)),
+}
+#: Formats in which simulations are drawn.
+PICTURES = frozenset({"svg", "pdf", "png"})
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
@@ -233,17 +313,12 @@ def _make_choice_values(choice: Choice) -> dict[str, Any]:
     }
 
 
-def list_sizes(
-    choices: Sequence[Choice], restrictions: tuple[Restriction, ...]
-) -> Iterator[blocks.Block]:
-    """Yield a table that compares choices of schedule and sizes, followed by notes.
+def list_sizes(sizes: SimulatedSizes) -> Iterator[blocks.Block]:
+    """Yield a table that compares several schedules or sizes, followed by notes.
 
     The error column ``±`` is left out if no choice is based on measured times.
-
-    Args:
-        choices: The choices, in row order (cheapest first). Must not be empty.
-        restrictions: Reasons why the measured times behind the choices may be wrong.
     """
+    choices = sizes.choices
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
     columns = [name for name in rows[0] if measured or name != "±"]
@@ -255,7 +330,7 @@ def list_sizes(
     )
     for text in dict.fromkeys(choice.reason for choice in choices if choice.reason):
         yield blocks.Sentence(f"  - {to_one_line(text, 200)}")
-    for restriction in restrictions:
+    for restriction in sizes.restrictions:
         yield blocks.Sentence(
             f"! measured times: {to_one_line(restriction.text, 200)}", style="bold"
         )

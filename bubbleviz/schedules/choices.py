@@ -7,7 +7,7 @@ other. If a run was measured, the predictions also have confidence intervals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -15,6 +15,7 @@ from itertools import product
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.schedules.ideal import Ideal, ideal, simulate_plan
+from bubbleviz.schedules.known import find_formula
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, resize_times
 from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.schedules.plan_memory import is_within
@@ -325,8 +326,29 @@ def compare_sizes(
 ) -> tuple[Choice, ...]:
     """Simulate every combination of schedule and sizes, and sort the results by device time.
 
-    The choice with the least device time per microbatch (:attr:`Choice.device_ns`) comes first.
-    Combinations that a schedule does not allow come last, along with the reason.
+    See :func:`simulate_sizes` for the arguments, and :func:`sort_by_device_time` for the order.
+    """
+    simulated = simulate_sizes(times, run, schedules, stages, microbatches, chunks)
+    return sort_by_device_time(choice for choice, _ in simulated)
+
+
+def sort_by_device_time(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """Sort choices by their device time per microbatch (:attr:`Choice.device_ns`), least first.
+
+    Choices that cannot be simulated come last.
+    """
+    return tuple(sorted(choices, key=lambda row: (row.device_ns is None, row.device_ns or 0.0)))
+
+
+def simulate_sizes(
+    times: StageTimes,
+    run: MeasuredTimes | None,
+    schedules: Sequence[str],
+    stages: Sequence[int],
+    microbatches: Sequence[int],
+    chunks: Sequence[int | None],
+) -> Iterator[tuple[Choice, Ideal | None]]:
+    """Simulate every combination of schedule and sizes, one after another.
 
     To calibrate the predictions, the run's own order is also simulated. All predictions are
     multiplied by the ratio of the measured window to the simulated window. The confidence interval
@@ -341,18 +363,28 @@ def compare_sizes(
         stages: Numbers of stages, p.
         microbatches: Numbers of microbatches, m.
         chunks: Numbers of model chunks per stage, v, or None for the schedule's default.
+
+    Yields:
+        (choice, simulation) pairs. If a schedule does not allow the sizes, the choice contains the
+        reason, and the simulation is None.
     """
     calibration = _Calibration(make_no_variation()) if run is None else _calibrate(run)
-    choices = []
     for name, p, m, v in product(schedules, stages, microbatches, chunks):
+        formula = find_formula(name)
+        if formula is not None:
+            reason = (
+                f"{name} is a formula without an order of operations; pass "
+                f"{formula.similar_schedule} instead"
+            )
+            yield Choice(name, p, m, v or formula.chunks, reason=reason), None
+            continue
         stage_times = resize_times(times, p)
         try:
             simulated = ideal(name, p, m, stage_times, v)
         except UsageError as error:
-            choices.append(Choice(name, p, m, v or 1, reason=str(error)))
+            yield Choice(name, p, m, v or 1, reason=str(error)), None
         else:
-            choices.append(_predict(simulated, stage_times, calibration))
-    return tuple(sorted(choices, key=lambda row: (row.device_ns is None, row.device_ns or 0.0)))
+            yield _predict(simulated, stage_times, calibration), simulated
 
 
 def _calibrate(run: MeasuredTimes) -> _Calibration:

@@ -168,9 +168,9 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     # The ratio is (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
     assert others.ideal.schedule_ratio == pytest.approx(3 / 15)
     assert titles(theory(report, View())) == [
-        "1f1b, ideal: equal stages, free transfers",
-        "1f1b at the measured times",
-        "measured",
+        "(a) 1f1b, ideal: equal stages, free transfers",
+        "(b) 1f1b at the measured times",
+        "(c) measured",
     ]
 
 

@@ -64,8 +64,8 @@ def test_no_panels_are_an_empty_picture() -> None:
 def test_a_panel_without_work_says_so_next_to_others() -> None:
     texts = list_texts(drawn(make_report([]), SHORT))
 
-    assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU ran any operation"]
-    assert "run 1" in texts
+    assert texts[:3] == ["runs", "(a) run 0", "Nothing to draw: no GPU ran any operation"]
+    assert "(b) run 1" in texts
     assert list_texts(drawn(make_report([], ranks=(make_rank(0),))))[-1] == (
         "Nothing to draw: no iteration was found"
     )
@@ -115,6 +115,30 @@ def test_there_is_one_axis_for_the_longest_run() -> None:
     assert "300\u00a0ms" in texts
 
 
+# Tests of titles.
+
+
+def test_a_single_panel_has_no_letter() -> None:
+    assert list_texts(drawn(SHORT))[:2] == ["runs", "run 0"]
+
+
+def test_letters_continue_after_z_as_in_a_spreadsheet() -> None:
+    titles = [text for text in list_texts(drawn(*[SHORT] * 28)) if text.startswith("(")]
+
+    assert titles[:2] == ["(a) run 0", "(b) run 1"]
+    assert titles[25:] == ["(z) run 25", "(aa) run 26", "(ab) run 27"]
+
+
+def test_titles_and_ratios_share_a_line_on_paper() -> None:
+    view = View(style="paper")
+    svg = draw_panels([("one", SHORT, view), ("two", LONG, view)], "runs")
+    texts = list(parse_svg(svg).iter(f"{SVG}text"))
+    title = next(index for index, text in enumerate(texts) if text.text == "(a) one")
+
+    assert texts[title + 1].text == "20.0\u00a0%"
+    assert texts[title + 1].get("y") == texts[title].get("y")
+
+
 # Tests of texts.
 
 
@@ -122,7 +146,7 @@ def test_panels_have_titles_and_ratios_and_one_legend() -> None:
     texts = list_texts(drawn(SHORT, LONG, heading="two runs"))
 
     assert texts[0] == "two runs"
-    assert [texts.count(title) for title in ("run 0", "run 1")] == [1, 1]
+    assert [texts.count(title) for title in ("(a) run 0", "(b) run 1")] == [1, 1]
     assert sum(text.startswith("schedule bubble ratio") for text in texts) == 2
     assert texts.count("F forward") == 1
     assert texts.count("bubble") == 3  # once above the ratios of each panel, and once in the legend
@@ -164,10 +188,10 @@ def test_simulated_panels_get_no_advice(tmp_path: Path) -> None:
     texts = list_texts(theory(report, View()))
 
     below = " ".join(texts)
-    assert "1f1b at the measured times" in texts
+    assert "(b) 1f1b at the measured times" in texts
     # The mark is before the row of the rank and before the advice below.
     assert below.count("►") == 2
-    assert "► measured: Find out why rank 1 is slow (-" in below
+    assert "► (c) measured: Find out why rank 1 is slow (-" in below
 
 
 def test_advice_below_panels_says_which_run_it_is_about(tmp_path: Path) -> None:
@@ -176,4 +200,4 @@ def test_advice_below_panels_says_which_run_it_is_about(tmp_path: Path) -> None:
     below = " ".join(list_texts(drawn(*map(bubbleviz.analyze, paths))))
 
     for number, stage in enumerate((1, 2)):
-        assert re.search(rf"► run {number}: [^.►]*stage {stage}\b", below)
+        assert re.search(rf"► \({'ab'[number]}\) run {number}: [^.►]*stage {stage}\b", below)

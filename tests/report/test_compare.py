@@ -44,6 +44,7 @@ from bubbleviz.report.summary import AdviceEntry, Average, RestrictionEntry, Run
 from bubbleviz.report.view import View
 from tests.support.averages import make_average
 from tests.support.command_line import CommandLine
+from tests.support.drawn_reports import list_texts
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 from tests.support.summaries import make_saved_idle, make_saved_run, make_slowdowns
@@ -543,6 +544,32 @@ def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None
         options = [word for kind in kinds for word in (f"--{kind}", str(tmp_path / f"x.{kind}"))]
         assert main(["compare", *inputs, *options]) == 0
     assert len([file for file in tmp_path.iterdir() if file.stat().st_size]) == 5
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "expected"),
+    [
+        ((ONE, OTHER), (), ["(a) 1f1b", "(b) zb-v"]),
+        (("before", OTHER), (), ["(a) 1f1b (before)", "(b) zb-v"]),
+        (("before", OTHER), ("--style", "paper"), ["(a) 1f1b", "(b) zb-v"]),
+        (("before", ONE), ("--style", "paper"), ["(a) before (1f1b)", "(b) 1f1b (1f1b)"]),
+    ],
+)
+def test_panels_are_titled_by_schedule_if_every_run_has_another(
+    runs: tuple[str, ...],
+    options: tuple[str, ...],
+    expected: list[str],
+    tmp_path: Path,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "before").symlink_to(ONE)
+    monkeypatch.chdir(tmp_path)
+
+    cli.printed("compare", *runs, "-o", "x.svg", "-q", *options)
+    texts = list_texts((tmp_path / "x.svg").read_text("utf-8"))
+
+    assert [text for text in texts if text.startswith("(")] == expected
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])

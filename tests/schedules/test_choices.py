@@ -14,6 +14,7 @@ from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import StageTimes
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
+from tests.support.drawn_reports import list_texts
 from tests.support.planted_runs import analyze_planting
 
 RUN: dict[str, Any] = {"iterations": 6, "transfer_ns": 50_000, "communication": True}
@@ -73,6 +74,37 @@ def test_given_times_have_no_interval(cli: CommandLine) -> None:
     assert "±" not in cli.printed(*words)
 
 
+def test_each_schedule_is_drawn_as_a_panel_in_the_given_order(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    picture = tmp_path / "x.svg"
+    words = ("simulate", *TIMES, "--schedule", "zb-h1,gpipe,1f1b-i", "-p", "4", "-m", "8")
+
+    cli.printed(*words, "-o", picture, "-o", tmp_path / "x.json")
+    texts = list_texts(picture.read_text("utf-8"))
+
+    assert [text for text in texts if text.startswith("(")] == ["(a) zb-h1", "(b) gpipe"]
+    assert texts[0] == "2 simulated iterations on 4 stages with 8 microbatches"
+    assert texts[1].startswith("1f1b-i is not drawn: 1f1b-i is a formula without an order")
+    assert (tmp_path / "x.json").exists()
+
+
+def test_panel_titles_contain_the_sizes_that_differ(cli: CommandLine, tmp_path: Path) -> None:
+    picture = tmp_path / "x.svg"
+    words = ("--schedule", "interleaved-1f1b", "-p", "2,4", "-m", "8", "--chunks", "2,3")
+
+    cli.printed("simulate", *TIMES, *words, "-o", picture)
+    texts = list_texts(picture.read_text("utf-8"))
+
+    assert texts[0] == "4 simulated iterations of interleaved-1f1b with 8 microbatches"
+    assert [text for text in texts if text.startswith("(")] == [
+        "(a) interleaved-1f1b, 2 stages, 2 chunks",
+        "(b) interleaved-1f1b, 2 stages, 3 chunks",
+        "(c) interleaved-1f1b, 4 stages, 2 chunks",
+        "(d) interleaved-1f1b, 4 stages, 3 chunks",
+    ]
+
+
 def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: CommandLine) -> None:
     saved = str(tmp_path / "run.json")
     _run(slow_stage=1).save(saved)
@@ -94,7 +126,10 @@ def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: Comma
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("-m", "8,16", "-o", "x.svg"), "pictures and CSV need exactly one schedule"),
+        (("-m", "8,16", "-o", "x.csv"), "a CSV file holds the order of a single schedule"),
+        (("-m", "8-40", "-o", "x.svg"), "a picture has at most 26 panels, not 33"),
+        (("--schedule", "1f1b-i,nope", "-m", "8", "-o", "x.svg"), "nope"),
+        (("--schedule", "1f1b-i", "-m", "8,16", "-o", "x.svg"), "no schedule can be drawn: 1f1b-i"),
         (("-m", "8,x"), "must be numbers or ranges"),
         (("--schedule", "1f1b,nope", "-m", "8"), "nope"),
     ],

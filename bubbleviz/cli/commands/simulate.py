@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from bubbleviz.cli import options
 from bubbleviz.cli.help import option
@@ -19,16 +20,15 @@ from bubbleviz.report.saved import read_pipeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.model.restrictions import Restriction
     from bubbleviz.report.run_times import Sizes
     from bubbleviz.report.summary import RunSummary
-    from bubbleviz.schedules.choices import Choice
+    from bubbleviz.report.view import View
     from bubbleviz.schedules.communication.transports import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import StageTimes
 
-    #: (predictions for several schedules and sizes, reasons why they may be wrong).
-    _Comparison: TypeAlias = tuple[Sequence[Choice], tuple[Restriction, ...]]
+#: Maximum number of panels in a picture.
+_MAX_PANELS = 26
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,16 @@ def simulate(
                     "the --memory options need exactly one schedule and size; remove them to "
                     "compare several"
                 )
-            _compare(saved, given_times, schedule_and_sizes, stage_times, option_values, outputs)
+            _check_comparison(option_values, outputs)
+            _compare(
+                saved,
+                given_times,
+                schedule_and_sizes,
+                stage_times,
+                option_values,
+                outputs,
+                paper.make_view(),
+            )
             return
         with show_search_progress() as watch:
             result = simulate_or_estimate(
@@ -205,6 +214,36 @@ def simulate(
     )
 
 
+def _check_comparison(
+    option_values: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    outputs: Outputs,
+) -> None:
+    """Check, before the simulation, that the outputs can hold several schedules and sizes.
+
+    Args:
+        option_values: Values of the options, as returned by :meth:`ScheduleOptions.parse_sizes`.
+        outputs: Outputs of the command.
+
+    Raises:
+        UsageError: An output holds a single order of operations, or a picture would have more than
+            ``_MAX_PANELS`` panels.
+    """
+    from bubbleviz.render.ideal import PICTURES
+
+    formats = set(outputs.formats.values())
+    if "csv" in formats:
+        raise UsageError(
+            "a CSV file holds the order of a single schedule; pass one schedule and one of each "
+            "size, or write .json or .svg"
+        )
+    n_panels = prod(max(len(values), 1) for values in option_values)
+    if n_panels > _MAX_PANELS and formats & PICTURES:
+        raise UsageError(
+            f"a picture has at most {_MAX_PANELS} panels, not {n_panels:,}; pass fewer schedules "
+            "or sizes"
+        )
+
+
 def _compare(
     saved: RunSummary | None,
     given_times: tuple[Any, Any, Any, float | None],
@@ -212,6 +251,7 @@ def _compare(
     times: StageTimes,
     option_values: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     outputs: Outputs,
+    view: View,
 ) -> None:
     """Compare all combinations of schedules and sizes, and print or write the predictions.
 
@@ -222,12 +262,10 @@ def _compare(
         times: Duration of each operation on each stage.
         option_values: Values of the options, as returned by :meth:`ScheduleOptions.parse_sizes`.
         outputs: Outputs of the command.
-
-    Raises:
-        UsageError: The format of an output can hold only a single order of operations.
+        view: Style of the pictures.
     """
     from bubbleviz.render import ideal as ideal_report
-    from bubbleviz.schedules.choices import compare_sizes
+    from bubbleviz.schedules.choices import simulate_sizes, sort_by_device_time
 
     name, p, m = sizes
     schedules, stages, microbatches, chunks = option_values
@@ -235,25 +273,23 @@ def _compare(
     run = None
     if saved is not None and given_times == (None,) * 4:
         run = measure_stage_times(saved)
-    choices = compare_sizes(
+    is_drawn = bool(ideal_report.PICTURES & set(outputs.formats.values()))
+    choices, simulations = [], []
+    for choice, simulation in simulate_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
+    ):
+        choices.append(choice)
+        if is_drawn and simulation is not None:
+            simulations.append(simulation)
+    result = ideal_report.SimulatedSizes(
+        sort_by_device_time(choices),
+        () if saved is None else read_restrictions(saved.restrictions),
+        tuple(simulations),
     )
-    restrictions = () if saved is None else read_restrictions(saved.restrictions)
-
-    def content(public: _Comparison, name: str, _: str) -> str:
-        """Return the comparison as JSON. No other format can hold several schedules."""
-        if name != "json":
-            raise UsageError(
-                "pictures and CSV need exactly one schedule and size; pass one of each, or write "
-                ".json"
-            )
-        return ideal_report.format_sizes(*public)
-
-    result: _Comparison = choices, restrictions
     outputs.deliver(
         result,
-        content,
-        lambda shown: show(ideal_report.list_sizes(*shown)),
+        lambda public, name, _: ideal_report.SIZE_RENDERINGS[name](public, view),
+        lambda shown: show(ideal_report.list_sizes(shown)),
     )
 
 

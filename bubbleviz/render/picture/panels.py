@@ -1,14 +1,16 @@
 """Draws the timelines of several reports as panels, one below the other, on the same time scale.
 
 Each panel begins at the start of its iterations, and equal widths mean equal times. The panels are
-the runs of a comparison, or a measured run below simulations of its schedule, as in Figure 6 of the
-Zero Bubble paper (arXiv 2401.10241).
+the runs of a comparison, simulated schedules, or a measured run below simulations of its schedule,
+as in Figure 6 of the Zero Bubble paper (arXiv 2401.10241). If there are several panels, their
+titles start with the letters (a), (b) and so on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from string import ascii_lowercase
 from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
@@ -16,7 +18,7 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
-from bubbleviz.render.picture.lettering import BOLD, truncate_text
+from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page, draw_page
@@ -45,14 +47,35 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     """Draw panels from top to bottom with a shared time axis below, and return the SVG document.
 
     Args:
-        panels: The panels. If a panel has nothing to draw, it says why. The first panel determines
-            the style.
+        panels: The panels, with titles that have no letters. If a panel has nothing to draw, it
+            says why. The first panel determines the style.
         heading: Heading above all panels.
         note: Sentence below the heading, or "" for none.
     """
+    return _make_page(panels, heading, note).svg()
+
+
+def _make_page(panels: Sequence[Panel], heading: str, note: str) -> Page:
+    """Draw panels on a new page, and return the page; see :func:`draw_panels`."""
     style = style_of(panels[0][2]) if panels else SCREEN
-    page = draw_page(style, lambda sized: _draw_on_page(panels, heading, note, Page(style=sized)))
-    return page.svg()
+    lettered = _add_letters(panels)
+    return draw_page(style, lambda sized: _draw_on_page(lettered, heading, note, Page(style=sized)))
+
+
+def _add_letters(panels: Sequence[Panel]) -> list[Panel]:
+    """Return panels whose titles start with a letter in parentheses, unless there is only one."""
+    if len(panels) == 1:
+        return list(panels)
+    return [
+        (f"({_make_letter(index)}) {title}", report, view)
+        for index, (title, report, view) in enumerate(panels)
+    ]
+
+
+def _make_letter(index: int) -> str:
+    """Return the letter of a panel: a to z, then aa, ab and so on, as in a spreadsheet."""
+    before, last = divmod(index, len(ascii_lowercase))
+    return (_make_letter(before - 1) if before else "") + ascii_lowercase[last]
 
 
 def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
@@ -151,14 +174,24 @@ def _describe_timeline(timeline: TimelinePainter) -> str:
 
 
 def _draw_title(page: Page, title: str, description: str) -> None:
-    """Write a panel's title and description below the page's cursor, which moves down."""
+    """Write a panel's title and description below the page's cursor, which moves down.
+
+    In a style with titles, the description is a paragraph below the title. In any other style, it
+    follows on the same line, so that the figure takes less space in a paper.
+    """
     letters = page.style.letters
     max_width = page.right - page.left
-    line = truncate_text(to_one_line(title, 120), letters.panel * BOLD, max_width)
+    size = letters.panel * BOLD
+    line = truncate_text(to_one_line(title, 120), size, max_width)
     page.y += letters.panel
     page.text(line, page.left, page.y, letters.panel, font_weight="bold")
     page.y += 3
-    page.paragraph(description, letters.legend, lines=1)
+    indent = text_width(line, size) + letters.legend
+    room = max_width - indent
+    if page.style.titled or text_width(description, letters.legend) > room:
+        page.paragraph(description, letters.legend, lines=1)
+    else:
+        page.text(description, page.left + indent, page.y - 3, letters.legend, ink="quiet")
     page.y += 5
 
 
@@ -180,7 +213,7 @@ def theory(report: Report, view: View) -> str:
     theory_view = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
     panels: list[Panel] = []
     for title, ideal in _list_theories(what_if):
-        panels.append((title, _make_report(ideal, measured.headline), theory_view))
+        panels.append((title, make_simulated_report(ideal, measured.headline), theory_view))
     panels.append(("measured", measured, view))
     if same_schedule is None:
         heading = "Measured, below an ideal 1f1b with the same times"
@@ -188,7 +221,7 @@ def theory(report: Report, view: View) -> str:
     return draw_panels(panels, f"{same_schedule.plan.name} in theory and as measured")
 
 
-def _make_report(ideal: Ideal, headline: str) -> Report:
+def make_simulated_report(ideal: Ideal, headline: str) -> Report:
     """Return a simulation's report without advice on slow ranks.
 
     In a simulation, each rank has the times of its stage, so a slow stage would look like a slow
