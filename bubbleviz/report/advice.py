@@ -137,6 +137,8 @@ class Advice:
             1.2 times its usual time.
         missed_ratio: Relative difference between the replayed and the measured iterations, if that
             difference is too large for the saving to be promised. None if the saving is promised.
+        is_single_pause: Whether the advice is about the only pause between iterations, which may
+            not recur.
         repaired: The same advice with the saving if slow stages have slow GPUs that are repaired.
             None if that explanation is ruled out, and for all other kinds of advice.
     """
@@ -156,6 +158,7 @@ class Advice:
     since_iteration: int | None = None
     measure: tuple[tuple[str, float], ...] = ()
     missed_ratio: float | None = None
+    is_single_pause: bool = False
     repaired: Advice | None = None
 
     @property
@@ -535,7 +538,7 @@ def _find_unknown_step(report: Report) -> StepCode | None:
 
 
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
-    """Return the changes that would shorten iterations, largest saving first.
+    """Return the changes that would shorten iterations, largest saving first, single pauses last.
 
     The changes are the removal of faults, one faster schedule, and a return to the planned order.
     Each must reach a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes without
@@ -558,9 +561,12 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     return sorted(advised, key=_get_sort_key)[:_MAX_LISTED]
 
 
-def _get_sort_key(advice: Advice) -> tuple[bool, int]:
-    """Return a key that sorts promised savings before others, and larger savings first."""
-    return not advice.is_promised, -round(advice.best.saving_ns)
+def _get_sort_key(advice: Advice) -> tuple[bool, bool, int]:
+    """Return a key that sorts promised savings before others, and larger savings first.
+
+    A single pause comes after other promised savings, because it may not recur.
+    """
+    return not advice.is_promised, advice.is_single_pause, -round(advice.best.saving_ns)
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
@@ -593,6 +599,7 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
         example_iteration=None if example is None else example.index,
         since_iteration=faults[0].since_iteration if len(faults) == 1 else None,
         measure=tuple(pair for fault in faults for pair in fault.phases),
+        is_single_pause=finding.is_single_pause,
     )
     if finding.repaired is not None:
         repaired = _make_finding_advice(report, diagnosis, finding.repaired)

@@ -133,6 +133,8 @@ class Finding:
             with two more: half the mean difference between replayed and measured iterations, and
             the error of the times without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
+        is_single_pause: Whether this is the only pause between several iterations. It may not
+            recur, because a checkpoint or an evaluation may have caused it.
         repaired: What is saved if slow stages have slow GPUs that are repaired instead of moving
             layers; see :attr:`.Fault.repaired`. None if that explanation is ruled out.
     """
@@ -143,6 +145,7 @@ class Finding:
     saved_iterations: int
     error_ns: float | None
     is_measured: bool = False
+    is_single_pause: bool = False
     repaired: Finding | None = None
 
     @property
@@ -174,7 +177,8 @@ class Diagnosis:
 
     Attributes:
         findings: Findings that save at least 0.1 % of an iteration, sorted by saving, largest
-            first. If there are two explanations, the larger saving counts.
+            first. If there are two explanations, the larger saving counts. A single pause comes
+            last.
         iterations: Number of replayed iterations, excluding a warm-up.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
         warm_up: Length of the first iteration as a multiple of the median of all other iterations.
@@ -501,7 +505,12 @@ def _list_findings(
     ]
     if pauses is not None:
         findings.extend(_find_pause_between_iterations(run, pauses))
-    return tuple(sorted(findings, key=lambda finding: -finding.largest_saving_ns))
+
+    def get_sort_key(finding: Finding) -> tuple[bool, float]:
+        """Return a key that sorts larger savings first, and a single pause last."""
+        return finding.is_single_pause, -finding.largest_saving_ns
+
+    return tuple(sorted(findings, key=get_sort_key))
 
 
 def _add_repairs(
@@ -1056,7 +1065,15 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
 
     fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
     n_paused = int(has_paused.sum())
-    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns=None, is_measured=True)
+    yield Finding(
+        (fault,),
+        saving_ns,
+        length_ns,
+        n_paused,
+        error_ns=None,
+        is_measured=True,
+        is_single_pause=n_paused == 1 and len(has_paused) > 1,
+    )
 
 
 def _has_optimizer(operations: Operations) -> bool:

@@ -121,3 +121,13 @@ def test_pauses_are_measured_between_iterations_in_order_of_time(tmp_path: Path)
     assert 0.05 < pause.saving_ratio < 0.2
     # The iterations that begin after a pause have the numbers 0 and 1.
     assert pause.faults[0].iterations == (0, 1)
+
+
+def test_a_single_pause_is_listed_after_a_smaller_fault_that_recurs(tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, iterations=6, rank={1: 1.2}))
+    _delay_iteration(job, 4, round(3 * job.period_ns))
+
+    entries = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    assert [entry.place for entry in entries[:2]] == ["rank-1", "between-iterations"]
+    assert (entries[0].saving_ratio or 1.0) < (entries[1].saving_ratio or 0.0)
