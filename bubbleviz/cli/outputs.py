@@ -33,6 +33,11 @@ class Outputs:
     inputs: list[str] = field(default_factory=list)
     names: PrivateNames = field(default_factory=PrivateNames)
 
+    @property
+    def public_formats(self) -> dict[str, str]:
+        """Format of each output file, keyed by its path without private names."""
+        return {self.names.text(file): name for file, name in self.formats.items()}
+
     def check(self, inputs: Iterable[str | None]) -> None:
         """Check, before the analysis starts, that all outputs can be written.
 

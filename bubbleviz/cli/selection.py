@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -127,12 +127,30 @@ class PaperOptions:
                     f"--{name}: only affects pictures; add {', '.join(first)} or {last}"
                 )
 
-    def make_view(self) -> View:
-        """Return a view of the entire report, with the width and style from the options."""
+    def make_view(self, outputs: Mapping[str, str] | None = None) -> View:
+        """Return a view of the entire report, with the width and style from the options.
+
+        Args:
+            outputs: Format of each output file, keyed by path, or None if there are no files.
+        """
         return View(
             style=self.style,
             width_mm=None if self.width is None else parse_millimeters(self.width, "--width"),
+            picture_file=_find_picture_file(outputs or {}),
         )
+
+
+def _find_picture_file(outputs: Mapping[str, str]) -> str:
+    """Return the path of the picture that suits a paper best: a PDF, else a PNG, else an SVG.
+
+    The result is "" if none of the outputs is a picture of the report.
+
+    Args:
+        outputs: Format of each output file, keyed by path.
+    """
+    file_of_format = {name: file for file, name in outputs.items() if file != "-"}
+    files = (file_of_format.get(name, "") for name in ("pdf", "png", "svg"))
+    return next(filter(None, files), "")
 
 
 @dataclass(frozen=True)
@@ -173,15 +191,19 @@ class PictureOptions(PaperOptions):
         check_choice(self.rows, ROWS, "--rows")
         super().check(outputs)
 
-    def view_of(self, report: Report) -> View:
+    def view_of(self, report: Report, outputs: Mapping[str, str]) -> View:
         """Return the view of a report selected by the options.
+
+        Args:
+            report: The report.
+            outputs: Format of each output file, keyed by path.
 
         Raises:
             UsageError: An option selects an iteration, rank, stage, pipeline or host that is not in
                 the report.
         """
         return replace(
-            self.make_view(),
+            self.make_view(outputs),
             iterations=_select_iterations(report, self.iteration),
             ranks=_select_ranks(report, self),
             communication=self.communication,

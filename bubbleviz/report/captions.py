@@ -6,45 +6,47 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
+from bubbleviz.model.collectives import format_number_ranges
+from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
 
-#: Clause that explains the numbers in boxes, keyed by whether boxes contain numbers.
-_NUMBERS = {
-    True: "; the number in a box is its microbatch",
-    False: "",
-    None: "; numbers in boxes, if any, are microbatches",
-}
-
 
 def write_caption(
-    report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
+    report: Report,
+    iterations: Sequence[Iteration],
+    drawn_ranks: Sequence[Rank],
+    *,
+    has_numbers: bool,
 ) -> tuple[str, str]:
     """Return the caption of a timeline: one sentence, and a note of several sentences.
 
     Args:
         report: The report.
         iterations: The iterations that are drawn. Must not be empty.
-        rows: Number of rows that are drawn.
-        has_numbers: Whether boxes contain numbers, or None if unknown.
+        drawn_ranks: The rank that each row draws.
+        has_numbers: Whether boxes contain numbers.
     """
-    sentence = "".join(_describe_figure(report, iterations, rows))
-    return sentence, " ".join(_list_definitions(report, has_numbers))
+    sentence = "".join(_describe_figure(report, iterations, drawn_ranks))
+    return sentence, " ".join(_list_definitions(report, has_numbers=has_numbers))
 
 
-def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int) -> Iterator[str]:
+def _describe_figure(
+    report: Report, iterations: Sequence[Iteration], drawn_ranks: Sequence[Rank]
+) -> Iterator[str]:
     """Yield the parts of a sentence that describes a figure.
 
     The sentence contains the iterations, the schedule, the devices, the number of microbatches and
-    the share of idle time. Unknown values are left out.
+    the share of idle time. Unknown values are left out. If some stages of a pipeline are not drawn,
+    the sentence names the stages that are drawn.
 
     Args:
         report: The report.
         iterations: Iterations that the figure shows.
-        rows: Number of rows in the figure. If the run is not a pipeline, this is the number of
-            GPUs.
+        drawn_ranks: The rank that each row of the figure draws. If the run is not a pipeline, each
+            row is a GPU.
     """
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1
@@ -53,10 +55,14 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
         yield f" of the schedule {to_one_line(schedule.name, 60)}"
     stages = {rank.stage for rank in report.ranks} - {None}
     is_pipeline = report.no_pipeline is None and len(stages) > 1
-    devices = (
-        format_count(len(stages), "pipeline stage") if is_pipeline else format_count(rows, "GPU")
-    )
-    yield f" on {devices}"
+    if is_pipeline:
+        yield f" on {format_count(len(stages), 'pipeline stage')}"
+        drawn_stages = sorted({rank.stage for rank in drawn_ranks if rank.stage is not None})
+        if drawn_stages and len(drawn_stages) < len(stages):
+            plural = "stage" if len(drawn_stages) == 1 else "stages"
+            yield f" (drawn: {plural} {format_number_ranges(drawn_stages)})"
+    else:
+        yield f" on {format_count(len(drawn_ranks), 'GPU')}"
     microbatches = {iteration.microbatches for iteration in iterations} - {None}
     if len(microbatches) == 1:
         yield f" with {format_count(microbatches.pop() or 0, 'microbatch', 'microbatches')}"
@@ -82,17 +88,18 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
     return None if mean is None else mean.mean
 
 
-def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
+def _list_definitions(report: Report, *, has_numbers: bool) -> Iterator[str]:
     """Yield the sentences of the note: definitions of the ratio and the boxes, then restrictions.
 
     Args:
         report: The report.
-        has_numbers: Whether boxes contain numbers, or None if unknown.
+        has_numbers: Whether boxes contain numbers.
     """
     definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:
         name = capitalize(name_measure(report).name)
         yield f"{name}: {format_definition(definition.definition)}."
-    yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
+    numbers = "; the number in a box is its microbatch" if has_numbers else ""
+    yield f"Boxes are operations, to scale{numbers}."
     for restriction in report.restrictions:
         yield f"{capitalize(restriction.text)}."

@@ -24,6 +24,8 @@ class View:
             marks of uncertain clocks. Settings of :data:`bubbleviz.model.choices.STYLE_KEYS` may
             follow, such as ``paper,font=Times``.
         width_mm: Width of the picture on paper, or None for the style's default.
+        picture_file: Name of the file that the picture is written to, which the LaTeX output
+            includes as a figure, or "" if it is unknown.
     """
 
     iterations: tuple[int, ...] = ()
@@ -35,3 +37,4 @@ class View:
     critical: bool = False
     style: str | None = None
     width_mm: float | None = None
+    picture_file: str = ""

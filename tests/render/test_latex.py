@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,11 +17,15 @@ from hypothesis import strategies as st
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
-from bubbleviz.render.formats.latex import escape_latex, render
+from bubbleviz.render.formats.latex import render
+from bubbleviz.render.latex import escape_latex, name_figure_file
+from bubbleviz.render.picture.picture import picture
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
+from tests.support.places import FIXTURES
 
 #: All LaTeX commands that the table may contain.
 KNOWN = {
@@ -36,6 +41,10 @@ KNOWN = {
     "emph",
     "times",
     "pm",
+    "mu",
+    "cdot",
+    "geq",
+    "triangleright",
     "textbackslash",
     "textasciicircum",
     "textasciitilde",
@@ -144,6 +153,53 @@ def test_the_figure_with_its_caption_is_above_the_table(report: Report) -> None:
         r"microbatches; 27.3 \% of its time is bubble.}"
     ) in text
     assert r"\includegraphics{bubbles.pdf}" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "has_numbers"),
+    [
+        (View(), True),  # the figure of one column that the comment recommends
+        (View(style="paper", width_mm=89), True),
+        (View(style="paper", width_mm=30), False),
+        (View(picture_file="x.svg"), True),
+    ],
+)
+def test_the_note_of_the_figure_says_whether_boxes_have_numbers(
+    report: Report, view: View, has_numbers: bool
+) -> None:
+    drawn = view if view != View() else View(style="paper", width_mm=89)
+
+    assert ("the number in a box is its microbatch" in render(report, view)) == has_numbers
+    assert ("the number in a box is its microbatch" in picture(report, drawn)) == has_numbers
+
+
+def test_the_caption_names_the_drawn_stages_if_others_are_left_out(report: Report) -> None:
+    text = render(report, View(ranks=(0, 2)))
+
+    assert "on 4 pipeline stages (drawn: stages 0,2) with 8 microbatches" in text
+
+
+def test_the_figure_is_the_picture_that_was_written(cli: CommandLine, tmp_path: Path) -> None:
+    table, picture = tmp_path / "t.tex", tmp_path / "fig.svg"
+
+    cli.printed("analyze", FIXTURES / "1f1b", "-o", table, "-o", picture)
+
+    assert r"% Figure, drawn with the same options:" in table.read_text()
+    assert r"\includegraphics{fig.pdf}" in table.read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", "default.pdf"),
+        ("out/fig.svg", "fig.pdf"),
+        ("out/fig.PNG", "fig.PNG"),
+        ("a b.pdf", "default.pdf"),
+        ("50%.pdf", "default.pdf"),
+    ],
+)
+def test_a_figure_has_a_file_name_that_latex_can_include(path: str, expected: str) -> None:
+    assert name_figure_file(path, "default.pdf") == expected
 
 
 def test_unknown_values_are_dashes_and_zeros_have_no_sign(report: Report) -> None:

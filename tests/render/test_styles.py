@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
@@ -197,6 +198,16 @@ def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
     note = root.findtext(f"{SVG}desc") or ""
     assert note.startswith("Bubble ratio (schedule): 1 - sum of the ranks' compute")
     assert note.endswith(".")
+
+
+def test_the_note_explains_only_marks_that_the_style_draws() -> None:
+    report = bubbleviz.analyze(FIXTURES / "zb-h2")
+    screen, paper = (
+        parse_svg(render(report, view)).findtext(f"{SVG}desc") or "" for view in (View(), PAPER_89)
+    )
+
+    assert all(text in screen for text in ("brackets show", "± and bars"))
+    assert not any(text in paper for text in ("brackets show", "± and bars"))
 
 
 # Tests of the command line.

@@ -133,7 +133,7 @@ def analyze(
         # With --dask, the file paths are known only after the files have been read.
         outputs.inputs.extend(profile.path for profile in report.profiles)
         report = replace(report, command=invocation.command_line)
-        view = picture.view_of(report)
+        view = picture.view_of(report, outputs.public_formats)
         outputs.deliver(
             report,
             lambda public, name, file: by_name[name].content(public, view, file),

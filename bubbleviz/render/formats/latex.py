@@ -1,57 +1,37 @@
-"""Renders bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
-
-The table needs only pdflatex and the package booktabs. Names from profiles cannot break the table,
-because all text is printable ASCII and TeX special characters are escaped.
-"""
+"""Renders bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
+from bubbleviz.render.latex import (
+    Figure,
+    LatexTable,
+    escape_latex,
+    format_cell,
+    format_half_width,
+    join_lines,
+    list_figure_comments,
+    list_table_lines,
+    name_figure_file,
+    truncate_latex,
+)
+from bubbleviz.render.picture.picture import draw_picture
 from bubbleviz.render.selection import select
-from bubbleviz.report.captions import write_caption
 from bubbleviz.report.measure import is_idle_elsewhere
 from bubbleviz.report.methods import format_definition, write_methods
 from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum length of text from a profile, and maximum number of listed profiles.
-_MAX_LENGTH, _MAX_PROFILES = 600, 16
-_SPELLED = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "{}$&%#_"},
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    # In the default font encoding (OT1), the following characters would be printed as different
-    # ones.
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    # At the start of a table row, TeX would read the following characters as arguments of the
-    # preceding ``\\``.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-}
-#: Matches an apostrophe used as an opening quotation mark.
-_OPENING = re.compile(r"(?<![^ (])'(?=\w)")
-
-
-def escape_latex(text: str) -> str:
-    """Escape text for LaTeX, and return it as one line of ASCII.
-
-    Accents are removed. Other characters that have no ASCII form become ``?``.
-    """
-    letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    printable = (c if " " <= c <= "~" else "?" if c.isprintable() else " " for c in letters)
-    return "".join(_SPELLED.get(c, c) for c in _OPENING.sub("`", "".join(printable)))
+#: Maximum number of listed profiles.
+_MAX_PROFILES = 16
+#: Style and width, in mm, of the figure that the comments describe if no picture is written.
+_STYLE, _WIDTH_MM = "paper", 89.0
 
 
 def render(report: Report, view: View) -> str:
@@ -63,8 +43,8 @@ def render(report: Report, view: View) -> str:
     # Idle time is called "bubble" only if the run has a pipeline.
     where = "between operations" if is_idle_elsewhere(report) else "in iterations"
     measure = "Bubble ratios" if report.no_pipeline is None else f"Idle time {where}"
-    lines = (*_list_comments(report, view, measure), *_make_table(report, measure))
-    return "".join(f"{line}\n" for line in lines)
+    table = _make_table(report, measure)
+    return join_lines((*_list_comments(report, view, measure), *list_table_lines(table)))
 
 
 def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
@@ -81,33 +61,36 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     yield f"% {measure} by bubbleviz {escape_latex(report.version)}."
     yield r"% Required in the preamble: \usepackage{booktabs}"
     for profile in report.profiles[:_MAX_PROFILES]:
-        yield f"% Profile: {_truncate(Path(profile.path).name)}"
+        yield f"% Profile: {truncate_latex(Path(profile.path).name)}"
     if len(report.profiles) > _MAX_PROFILES:
         yield f"% and {format_count(len(report.profiles) - _MAX_PROFILES, 'more profile')}"
     yield "% Methods, ready to paste:"
     yield f"%   {escape_latex(write_methods(report))}"
-    selection = select(report, view)
-    if selection is not None:
-        sentence, note = write_caption(report, selection.iterations, len(selection.rows))
-        yield "% Figure, written by -o bubbles.pdf --style paper --width 89mm:"
-        yield r"%   \begin{figure}"
-        yield r"%     \centering\includegraphics{bubbles.pdf}"
-        yield rf"%     \caption{{{escape_latex(sentence)}}}"
-        yield rf"%     \footnotesize\raggedright Note: {escape_latex(note)}\par"
-        yield r"%   \end{figure}"
+    if select(report, view) is not None:
+        yield from list_figure_comments(_describe_figure(report, view))
     if report.limitations:
         yield "% Limitations:"
     for limitation in report.limitations:
-        yield f"%   {_truncate(limitation.what)}: {_truncate(limitation.reason)}"
+        yield f"%   {truncate_latex(limitation.what)}: {truncate_latex(limitation.reason)}"
 
 
-def _truncate(text: str) -> str:
-    """Truncate text from a profile to ``_MAX_LENGTH`` characters, and escape it for LaTeX."""
-    return escape_latex(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")
+def _describe_figure(report: Report, view: View) -> Figure:
+    """Draw the figure of a view, and return its caption.
+
+    If no picture is written with the view, and the view has neither style nor width, the figure has
+    the width of one column in a paper.
+    """
+    origin = "drawn with the same options"
+    if not (view.picture_file or view.style or view.width_mm):
+        view = replace(view, style=_STYLE, width_mm=_WIDTH_MM)
+        origin = f"written by -o bubbles.pdf --style {_STYLE} --width {_WIDTH_MM:g}mm"
+    page = draw_picture(report, view)
+    file = name_figure_file(view.picture_file, "bubbles.pdf")
+    return Figure(file, origin, page.title, page.description)
 
 
-def _make_table(report: Report, measure: str) -> Iterator[str]:
-    """Yield the lines of the LaTeX table, with one row per bubble ratio and a note below.
+def _make_table(report: Report, measure: str) -> LatexTable:
+    """Return the LaTeX table, with one row per bubble ratio and a note below.
 
     The primary ratio is the first row.
 
@@ -118,27 +101,15 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
     names = [s.name for s in list_ratios()]
     ordered = sorted(names, key=lambda name: name != report.headline)
     over = format_count(report.summary.iterations, report.iteration_noun)
-    yield r"\begin{table}"
-    yield r"  \centering"
     ranks = format_count(len(report.ranks), "rank")
-    yield rf"  \caption{{{measure} in \% over {over} on {ranks}.}}"
-    yield r"  \label{tab:bubble-ratios}"
-    yield r"  \smallskip"  # standard classes do not have space below a caption
-    # Make the table fit into one column of a two-column page, which is 229 pt wide in ``article``.
-    yield r"  \small"
-    yield r"  \setlength{\tabcolsep}{3pt}"
-    yield r"  \begin{tabular}{@{}lrrrrrr@{}}"
-    yield r"    \toprule"
-    yield r"    Ratio & Mean & SD & 95\,\% CI & $n$ & ms & B/C \\"
-    yield r"    \midrule"
-    for name in ordered:
-        yield rf"    {' & '.join(_list_cells(report, name))} \\"
-    yield r"    \bottomrule"
-    yield r"  \end{tabular}"
-    yield ""  # the note is a separate paragraph
-    yield r"  \smallskip"
-    yield rf"  \footnotesize\raggedright {_make_note(report, ordered)}\par"
-    yield r"\end{table}"
+    return LatexTable(
+        caption=rf"{measure} in \% over {over} on {ranks}.",
+        label="bubble-ratios",
+        columns="lrrrrrr",
+        header=("Ratio", "Mean", "SD", r"95\,\% CI", "$n$", "ms", "B/C"),
+        rows=[_list_cells(report, name) for name in ordered],
+        note=_make_note(report, ordered),
+    )
 
 
 def _list_cells(report: Report, name: str) -> tuple[str, ...]:
@@ -150,21 +121,15 @@ def _list_cells(report: Report, name: str) -> tuple[str, ...]:
     summary = report.summary
     ratio = summary.bubble_ratio[name]
     mark = r"\,!" if report.contradicted(name) else ""
-    ci95 = _format_number(ratio.ci95, 100)
     return (
         rf"\textbf{{{escape_latex(name)}}}" if name == report.headline else escape_latex(name),
-        _format_number(ratio.mean, 100) + mark,
-        _format_number(ratio.std, 100),
-        ci95 if ci95 == "--" else rf"$\pm$\,{ci95}",
+        format_cell(ratio.mean, 100) + mark,
+        format_cell(ratio.std, 100),
+        format_half_width(ratio.ci95, 100),
         str(ratio.n),
-        _format_number(summary.window_ns[name].mean, 1e-6),
-        _format_number(summary.bubble_overhead[name].mean, 100),
+        format_cell(summary.window_ns[name].mean, 1e-6),
+        format_cell(summary.bubble_overhead[name].mean, 100),
     )
-
-
-def _format_number(value: float | None, unit: float) -> str:
-    # Adding 0.0 turns -0.0 into 0.0.
-    return "--" if value is None else f"{round(value * unit, 2) + 0.0:.2f}"
 
 
 def _format_formula(definition: str) -> str:
@@ -191,7 +156,7 @@ def _make_note(report: Report, ordered: list[str]) -> str:
         for name in ordered
     )
     note = (
-        rf"Note: {meanings}. SD: standard deviation. CI: confidence interval of the mean "
+        rf"{meanings}. SD: standard deviation. CI: confidence interval of the mean "
         r"(Student's $t$, half width). ms: mean length of the window. B/C: bubble / compute."
     )
     for restriction in report.restrictions:

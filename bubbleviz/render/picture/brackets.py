@@ -25,6 +25,15 @@ _LINES = 3
 _LINE_HEIGHT = 15
 
 
+def has_brackets(n_iterations: int, style: PictureStyle) -> bool:
+    """Return whether a picture of this many iterations has brackets.
+
+    There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a
+    single iteration and the style has no titles.
+    """
+    return n_iterations <= MOST_BRACKETS and (n_iterations > 1 or style.titled)
+
+
 class _Bracket(NamedTuple):
     """The bracket of an iteration: its bounds in ns, and the index of the line that contains it."""
 
@@ -50,11 +59,9 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
       it spans the entire iteration.
     - Brackets are on line 0. A bracket that overlaps the previous one goes on the next line
       instead. After the last line, line 0 is used again.
-    - There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a
-      single iteration and the style has no titles.
+    - There are no brackets if :func:`has_brackets` returns False.
     """
-    count = len(selection.iterations)
-    if count > MOST_BRACKETS or (count == 1 and not style.titled):
+    if not has_brackets(len(selection.iterations), style):
         return []
     brackets: list[_Bracket] = []
     for iteration, by_rank in zip(selection.iterations, selection.windows, strict=True):

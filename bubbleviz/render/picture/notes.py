@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bubbleviz.model.texts import format_percent_bounds
-from bubbleviz.render.picture.brackets import MOST_BRACKETS
+from bubbleviz.render.picture.brackets import has_brackets
 from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
@@ -21,7 +21,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     """Return a sentence about each kind of mark in the picture that needs explaining."""
     return [
         *_explain_operations(timeline),
-        *_explain_ratios(timeline.report, timeline.selection),
+        *_explain_ratios(timeline),
         *_explain_rows(timeline.selection),
     ]
 
@@ -34,14 +34,14 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     picture are explained.
     """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
-    has_brackets = len(selection.iterations) <= MOST_BRACKETS
+    are_bracketed = has_brackets(len(selection.iterations), page.style)
     if len(rows.chunks) > 1:
         yield "Chunks are shaded from dark to light (numbers in the legend)."
-    if has_brackets and _has_different_windows(selection):
+    if are_bracketed and _has_different_windows(selection):
         yield "Windows differ by row: brackets show the first row's window and the mean length."
     if timeline.critical:
         yield "Line along operations: the critical path, which determines the iteration's length."
-    if has_brackets and len(selection.iterations) > 1:
+    if are_bracketed and len(selection.iterations) > 1:
         yield "Dashed: first work of an iteration."
     if spanless := sum(map(len, rows.spanless.values())):
         yield f"Hollow mark: {spanless:,} without GPU work, and therefore without device time."
@@ -61,22 +61,25 @@ def _has_different_windows(selection: Selection) -> bool:
     return any(len(distinct) > 1 for distinct in windows)
 
 
-def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
+def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
     """Yield sentences about ratio bounds, clocks, and the mark on the ranks that advice is about.
 
     Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
-    represents a rank that the advice is about.
+    represents a rank that the advice is about. Styles without notes have no marks of clocks and
+    advice, so these are not explained.
     """
+    report, selection, style = timeline.report, timeline.selection, timeline.page.style
     iterations = selection.iterations
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
-    if shows_lower_bound(ratio):
+    if style.titled and shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
-    if any(clock_notes(report, selection)):
+    if style.notes and any(clock_notes(report, selection)):
         yield "± and bars: clock uncertainty of the host."
     advice = advise(report)
     drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
-    if advice.marked is not None and not drawn_ranks.isdisjoint(advice.marked_ranks):
-        action = write_advice(report, advice.marked).short
+    marked = advice.marked if style.notes else None
+    if marked is not None and not drawn_ranks.isdisjoint(advice.marked_ranks):
+        action = write_advice(report, marked).short
         if action:
             yield f"{MARK} {action}."
     if report.contradicted(report.headline):

@@ -33,11 +33,19 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
         view: The iterations and ranks to draw, and the style.
         ids: Prefix for SVG element ids. Pictures in the same HTML page need different prefixes.
     """
+    return draw_picture(report, view, ids).svg()
+
+
+def draw_picture(report: Report, view: View, ids: str = "bv-") -> Page:
+    """Draw the part of a report that a view selects, and return the page.
+
+    The title of the page is a caption of one sentence, and its description explains the picture.
+    See :func:`picture` for the arguments.
+    """
     selection = select(report, view, with_standouts=True)
-    page = draw_page(
+    return draw_page(
         style_of(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
     )
-    return page.svg()
 
 
 def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
@@ -68,7 +76,7 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
         page.title, note = write_caption(
             report,
             selection.iterations,
-            len(selection.rows),
+            [row.rank for row in selection.rows],
             has_numbers=timeline.rows.has_numbers,
         )
         page.description = " ".join((note, *notes))
