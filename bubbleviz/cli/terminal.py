@@ -52,13 +52,22 @@ def show(blocks: Iterable[Block]) -> None:
     fitted to the width. Otherwise tables are printed in full, as plain text. If standard output's
     encoding lacks drawing characters, ASCII is printed.
     """
-    shown_on = describe_display()
-    has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None
-    if has_width or shown_on.color or not shown_on.unicode:
+    shown_on = find_text_display()
+    if shown_on is not None:
         show_lines(render_lines(blocks, shown_on), shown_on)
         return
     _replace_unknown_characters()
     sys.stdout.write(render_plain_text(blocks))
+
+
+def find_text_display() -> Display | None:
+    """Return the display that a document must fit on, or None if it is printed in full.
+
+    See :func:`show`.
+    """
+    display = describe_display()
+    has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None
+    return display if has_width or display.color or not display.unicode else None
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:

@@ -27,6 +27,8 @@ _WRAPPER = re.compile(
 )
 #: Matches the anonymous namespace, as spelled by compilers and Nsight Systems.
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
+#: Matches one level of a namespace, and a word in the arguments of a kernel.
+_NAMESPACE, _WORD = re.compile(r"\b[A-Za-z_]\w*::"), re.compile(r"\w+")
 #: Matches the start of NCCL kernel names.
 _NCCL = re.compile(r"^(?:void )?nccl")
 
@@ -164,8 +166,51 @@ def trim_signature(name: str) -> str:
 
     Everything from the first ``<`` or ``(`` is dropped. Long names are truncated first.
     """
-    plain = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", truncate_for_matching(name)))
-    return _ARGUMENTS.split(plain, maxsplit=1)[0]
+    return _ARGUMENTS.split(drop_qualifiers(name), maxsplit=1)[0]
+
+
+def drop_qualifiers(name: str) -> str:
+    """Return a kernel name without its return type and anonymous namespaces.
+
+    Long names are truncated first.
+    """
+    return _ANONYMOUS.sub("", _RETURN_TYPE.sub("", truncate_for_matching(name)))
+
+
+def list_short_names(names: Sequence[str]) -> list[str]:
+    """Return short names of kernels, which differ if the kernels' names differ.
+
+    A short name has no return type and no arguments. If several names would then be equal, each
+    gets the words of its arguments that the other names do not all contain::
+
+        void at::fill_kernel<float>(float*)                     at::fill_kernel
+        void at::add_kernel<4, at::native::Add<float> >(int)    at::add_kernel<Add>
+        void at::add_kernel<4, at::native::Mul<float> >(int)    at::add_kernel<Mul>
+
+    If even these names are equal, the names keep their arguments.
+    """
+    full_names = {name: drop_qualifiers(name) for name in names}
+    groups: dict[str, list[str]] = {}
+    for name in full_names:
+        groups.setdefault(trim_signature(name), []).append(name)
+    short_names: dict[str, str] = {}
+    for plain, group in groups.items():
+        words = _list_differing_words([full_names[name][len(plain) :] for name in group])
+        labels = [f"{plain}<{text}>" if text else plain for text in words]
+        is_distinct = len(set(labels)) == len(group)
+        short_names |= (
+            zip(group, labels, strict=True)
+            if is_distinct
+            else {name: full_names[name] for name in group}
+        )
+    return [short_names[name] for name in names]
+
+
+def _list_differing_words(texts: Sequence[str]) -> list[str]:
+    """Return, for each text, its words that not all texts contain, in their original order."""
+    words = [list(dict.fromkeys(_WORD.findall(_NAMESPACE.sub("", text)))) for text in texts]
+    shared = set[str].intersection(*map(set, words))
+    return [" ".join(word for word in own if word not in shared) for own in words]
 
 
 def _select_deciding_part(name: str) -> str:

@@ -43,7 +43,7 @@ from bubbleviz.model.intervals import find_last_before
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.phases import WORK
-from bubbleviz.model.profile import Activities
+from bubbleviz.model.profile import Activities, Profile
 
 #: Matches the names of kernels that do not determine the NCCL operation.
 _VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
@@ -171,6 +171,17 @@ def add_collectives(
         is_uneven=np.zeros(len(rows), np.int64),
     )
     return replace(join_tables((collectives, added)), names=(*collectives.names, *names))
+
+
+def has_communicators(profile: Profile) -> bool:
+    """Return whether a profile records which ranks take part in its communication."""
+    collectives = profile.collectives
+    if collectives is not None and bool((collectives.group != NONE).any()):
+        return True
+    if profile.payloads is None:
+        return False
+    payloads, _ = profile.payloads()
+    return bool((payloads.communicator != NONE).any())
 
 
 def rename_vague_kernels(linked: LinkedProfile) -> Activities:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from bubbleviz.model import texts
@@ -196,6 +197,79 @@ def truncate_middle(text: str, width: int) -> str:
         return text
     tail = (width - 1) * 2 // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def truncate_all(names: Sequence[str], width: int) -> list[str]:
+    """Shorten each text to ``width`` characters, so that different texts stay different.
+
+    Texts are shortened in the middle. Texts that would then be equal show their beginning and the
+    part from the first difference on instead::
+
+        scale_kernel<float, 128, RowMajor>      scale_…float, 128, …
+        scale_kernel<half, 128, RowMajor>       scale_…half, 128, R…
+
+    If even that is equal, a number such as ``#2`` ends the text.
+    """
+    labels = {name: truncate_middle(name, width) for name in names}
+    for group in _group_by_label(labels):
+        if len(group) > 1:
+            labels |= _truncate_at_difference(group, width)
+    for group in _group_by_label(labels):
+        for name in group[1:]:
+            labels[name] = _number_label(labels[name], width, set(labels.values()))
+    return [labels[name] for name in names]
+
+
+def _number_label(label: str, width: int, used: Collection[str]) -> str:
+    """Return the label with the first number, from 2, that makes it differ from all used labels."""
+    endings = (f"#{number}" for number in count(2))
+    numbered = (f"{label[: max(width - len(ending), 0)]}{ending}" for ending in endings)
+    return next(text for text in numbered if text not in used)
+
+
+def _group_by_label(labels: Mapping[str, str]) -> list[list[str]]:
+    """Return the names that share a label, one list per label."""
+    groups: dict[str, list[str]] = {}
+    for name, label in labels.items():
+        groups.setdefault(label, []).append(name)
+    return [*groups.values()]
+
+
+def _truncate_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
+    """Return a short label for each name, which shows the part that differs from the other names.
+
+    Args:
+        names: Different names, longer than ``width``.
+        width: Maximum number of characters of a label.
+    """
+    first = _measure_common_prefix(names)
+    start = first
+    # The label shows the complete word that differs, unless the word is too long.
+    while start > max(first - width // 4, 0) and names[0][start - 1].isalnum():
+        start -= 1
+    labels: dict[str, str] = {}
+    for name in names:
+        part_width = min(len(name) - start, width - 1 - min(start, width // 3))
+        part = name[start:]
+        if len(part) > part_width:
+            part = f"{part[: max(part_width - 1, 0)]}…"
+        lead = name[: max(width - 1 - len(part), 0)]
+        labels[name] = f"{lead}…{part}" if len(lead) < start else f"{name[:start]}{part}"
+    for group in _group_by_label(labels):
+        # Names that still share a label have a longer common prefix.
+        if len(group) > 1:
+            labels |= _truncate_at_difference(group, width)
+    return labels
+
+
+def _measure_common_prefix(names: Sequence[str]) -> int:
+    """Return the number of characters with which all names begin."""
+    # All names begin with what the alphabetically first and last names have in common.
+    low, high = min(names), max(names)
+    differs = (
+        index for index, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]
+    )
+    return next(differs, len(low))
 
 
 def truncate_name(name: str, width: int = 40) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -212,7 +214,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
 
     assert list_times(get_only_rank(report)) == {"launch not recorded": 90}
     assert "launches after gaps" in list_limitation_subjects(report)
-    assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
+    assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch)")
 
     # Page migrations of managed memory are not launched by any call.
     pages = [M(a * US, (a + n) * US, 0, kind=kind) for a, n, kind in PAGES]
@@ -284,7 +286,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
         (
             [k(0, 100, 1), k(100, 300, 2, "ncclKernel")],
             (300, 1_000),
-            f"{IDLE} and computing for 10.00 %",
+            IDLE,
             [
                 "70.00 % of the time is spent on exposed copies, while",
                 "20.00 % of the time is exposed communication, some of which",
@@ -300,7 +302,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
         (
             [k(0, 500, 1), k(500, 860, 2, SENDRECV), k(860, 1_000, 3, NCCL)],
             (0, 1),
-            f"{IDLE} and computing for 50.00 %",
+            IDLE,
             [
                 "36.00 % of the time, only send and receive kernels run, waiting",
                 "14.00 % of the time is exposed communication, some of which may",
@@ -315,7 +317,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
         (
             [k(0, 100, 1)],
             (500, 1_000),
-            "1 device, idle for 40.00 % of the time and computing for 10.00 %",
+            "1 device, idle for 40.00 % of the time",
             [
                 "50.00 % of the time is spent on exposed copies,",
                 "100.00 % of the idle time (40.00 % of the span)",
@@ -334,6 +336,82 @@ def test_there_is_advice_on_what_devices_do_besides_compute(
     assert make_title(report) == title
     for sentence, beginning in zip(advice(report), advised, strict=True):
         assert sentence.startswith(beginning)
+
+
+def test_the_first_screen_divides_the_time_into_parts_of_exactly_100_percent(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    # Rounded on their own, the parts would add up to 99.99 %.
+    run = write_profile(
+        tmp_path,
+        [k(0, 100, 1), k(100, 200, 2, NCCL), k(299, 300, 3, NCCL)],
+        [c(0, 5, 1), c(5, 10, 2), c(10, 15, 3)],
+    )
+
+    printed = cli.printed("idle", str(run))
+
+    division = "compute 33.33 + exposed comm. 33.67 + exposed copies 0.00 + idle 33.00 = 100 %"
+    assert division in printed
+    assert "host GPU 0, 0.300 ms" in printed
+    assert "queued" not in printed
+
+
+def plant_kernels(tmp_path: Path, count: int) -> Path:
+    """Return a profile of kernels that differ only in their template arguments."""
+    kernels = [
+        k(
+            100 * n,
+            100 * n + 99 - n,
+            n,
+            f"void at::native::elementwise_kernel<128, at::native::Functor_{n}<float> >(int)",
+        )
+        for n in range(count)
+    ]
+    return write_profile(tmp_path, kernels, [c(100 * n, 100 * n + 1, n) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [("24", "6 of 30"), ("40", "22 of 30"), ("60", "25 of 30"), ("", "10 of 30")],
+)
+def test_the_first_screen_lists_as_many_kernels_as_fit(
+    lines: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    if lines:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("LINES", lines)
+
+    printed = cli.printed("idle", str(plant_kernels(tmp_path, 30)))
+
+    assert f"Longest kernels ({shown}; -v)" in printed
+    names = re.findall(r"at::\S*Functor_\d+>", printed)
+    assert len(names) == len(set(names)) == int(shown.split(maxsplit=1)[0])
+    assert not lines or len(printed.splitlines()) < int(lines)
+
+
+def test_full_kernel_names_are_listed(tmp_path: Path, cli: CommandLine) -> None:
+    printed = cli.printed("idle", "-v", str(plant_kernels(tmp_path, 3)))
+
+    assert "at::native::elementwise_kernel<Functor_0>  element-wise" in printed
+    full_name = "void at::native::elementwise_kernel<128, at::native::Functor_0<float> >(int)"
+    assert full_name in " ".join(printed.partition("Full kernel names")[2].split())
+
+
+@pytest.mark.parametrize(("counts", "is_named"), [((3, 3), True), ((3, 4), False), ((3,), False)])
+def test_nccl_is_named_only_if_it_can_find_the_late_rank(
+    counts: Sequence[int], is_named: bool, tmp_path: Path
+) -> None:
+    kernels, calls = [], []
+    for device, count in enumerate(counts):
+        for n in range(count):
+            number = 100 * device + n
+            kernels.append(k(100 * n, 100 * n + 90, number, NCCL, device=device))
+            calls.append(c(100 * n, 100 * n + 1, number))
+
+    sentences = advice(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
+
+    assert "exposed communication" in sentences[0]
+    assert ("run bubbleviz nccl" in sentences[0]) is is_named
 
 
 def test_the_printed_report_equals_the_golden_file(

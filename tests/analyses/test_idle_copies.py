@@ -15,7 +15,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.copies import CopyTotal, describe_longest, format_size, merge_totals
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.report import IdleMeasurement
-from bubbleviz.analyses.idle.text import sections
+from bubbleviz.analyses.idle.text import first_screen, sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import render_plain_text
@@ -50,7 +50,7 @@ def test_a_profile_without_copies_has_none(tmp_path: Path) -> None:
 
     assert report.copies() == ()
     assert json.loads(as_json(report, 1))["copies"] == []
-    assert "Copies by direction" not in render_plain_text(sections(report))
+    assert "Copies by direction" not in render_plain_text(sections(report, 12))
 
 
 def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         "time_ns": 60_000,
         "gb_per_s": 50.0,
     }
-    screen = render_plain_text(sections(report, everything=False))
+    screen = render_plain_text(first_screen(report))
     assert "Copies by direction and memory (2 of 6; -v)" in screen
     assert "50.00" in screen
 

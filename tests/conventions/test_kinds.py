@@ -23,6 +23,7 @@ from bubbleviz.conventions.kinds import (
     classify_collective,
     classify_kernels,
     default_kinds,
+    list_short_names,
     mask_communication_candidates,
     mask_unknown_kernels,
     match_any,
@@ -433,3 +434,27 @@ def test_launches_and_copies_are_separate_activities() -> None:
     assert {calls.classify_call(name)[0] for name in (*COPIES, *MEMSETS)} == {TRANSFER}
     for name in ("cudaLaunchHostFunc_v10000", "cudaGraphInstantiate", "cudaMalloc", "cuLaunchGrid"):
         assert not name.startswith(WORK_CALLS)
+
+
+def test_short_names_of_different_kernels_differ() -> None:
+    names = [
+        "void at::native::add_kernel<4, at::native::Add<float> >(int)",
+        "void at::native::add_kernel<4, at::native::Mul<float> >(int)",
+        "void at::native::add_kernel<8, at::native::Mul<float> >(int)",
+        "void at::native::fill_kernel<float>(float*)",
+        "void scale_kernel<float, half>(int)",
+        "void scale_kernel<half, float>(int)",
+        "gemm",
+        "gemm",
+    ]
+
+    assert list_short_names(names) == [
+        "at::native::add_kernel<4 Add>",
+        "at::native::add_kernel<4 Mul>",
+        "at::native::add_kernel<8 Mul>",
+        "at::native::fill_kernel",
+        "scale_kernel<float, half>(int)",
+        "scale_kernel<half, float>(int)",
+        "gemm",
+        "gemm",
+    ]

@@ -1,8 +1,10 @@
 """Tables in a terminal fit its width, and no number is cut."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bubbleviz.render.document import Block, Table
+from bubbleviz.render.document import Block, Table, truncate_all
 from bubbleviz.render.text.terminal import Display, join_plain_lines, render_lines
 
 
@@ -58,3 +60,29 @@ def test_a_table_can_be_written_in_ascii() -> None:
     table = Table("", [{"± µs": "1", "of …": "a…b 宽"}], left=("of …",))
 
     assert printed(table, 80, unicode=False) == ["+- us  of ~", "------------", "    1  a~b ?"]
+
+
+@pytest.mark.parametrize("width", [60, 40, 30])
+def test_different_names_stay_different_if_they_are_shortened(width: int) -> None:
+    names = [f"elementwise_kernel<128, Functor_{n}, Array<char*, 3>, Loader>" for n in range(12)]
+    rows = [{"kernel": name, "ms": "1.000"} for name in (*names, names[0])]
+
+    lines = printed(Table("", rows, left=("kernel",)), width)[2:]
+
+    assert max(map(len, lines)) <= width
+    assert len(set(lines)) == len(names)
+    assert not any("#" in line for line in lines)
+
+
+@given(
+    st.lists(st.text("ab<:", max_size=60), unique=True, max_size=12),
+    st.integers(min_value=8, max_value=40),
+)
+def test_shortened_texts_are_as_different_as_the_texts(names: list[str], width: int) -> None:
+    shortened = truncate_all(names, width)
+
+    assert len(set(shortened)) == len(names)
+    assert all(len(text) <= width for text in shortened)
+    assert all(
+        text == name for text, name in zip(shortened, names, strict=True) if len(name) <= width
+    )

@@ -16,12 +16,13 @@ import bubbleviz
 from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.picture import draw_idle
-from bubbleviz.analyses.idle.text import sections
+from bubbleviz.analyses.idle.text import first_screen, sections
 from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
+from bubbleviz.render.document import Sentence
 from bubbleviz.report.report import Report
 from bubbleviz.sources.readers import find_reader
 from bubbleviz.sources.trace_events import convert_times_ns
@@ -522,6 +523,13 @@ def test_a_host_without_devices_has_no_duty_cycle(tmp_path: Path, names: list[st
     # A GPU is named only in the limitation.
     assert "GPU" not in draw_idle(report).replace("Limitations: GPU work", "")
     assert list(sections(report, 5))
+    (sentence,) = first_screen(report)
+    assert isinstance(sentence, Sentence)
+    assert sentence.text == (
+        "1 host without a device: operators were recorded, but no device work, so idle time is "
+        "unknown: record device activity as well (ProfilerActivity.CUDA, or your accelerator's "
+        "activity)"
+    )
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])

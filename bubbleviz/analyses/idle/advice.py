@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from bubbleviz.analyses.idle import copies
@@ -10,6 +11,7 @@ from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
+from bubbleviz.report.bubble_parts import round_shares
 
 #: Kinds of limitations that can be removed only by a new recording or export. Until the profile is
 #: recorded or exported again, the causes of idle time are unknown.
@@ -70,8 +72,6 @@ def make_title(
     The summary also contains:
 
     - the share of time that is unknown, if any;
-    - the share of compute, if the devices were busy but not computing for at least ``SHARE`` of the
-      time;
     - the window and the restrictions;
     - the number of hosts that have no device.
 
@@ -92,14 +92,28 @@ def make_title(
         )
         if unknown_ns := measurement.unknown_ns:
             devices += f" ({format_share(unknown_ns / measurement.span_ns)} unknown)"
-        compute_ns = measurement.summed("compute_ns")
-        # The compute time is mentioned if the device was busy much longer than it computed.
-        if measurement.span_ns - measurement.idle_ns - compute_ns >= SHARE * measurement.span_ns:
-            devices += f" and computing for {format_share(compute_ns / measurement.span_ns)}"
     else:
         devices += " with a single kernel or copy, so idle time cannot be measured"
     marks = "".join(f", {restriction.text}" for restriction in measurement.restrictions)
     return f"{devices}{window}{marks}" + (f"; {hosts_text}" if hosts_text else "")
+
+
+def describe_division(measurement: IdleMeasurement) -> str:
+    """Return a line that divides the devices' time into parts, which add up to exactly 100 %.
+
+    Args:
+        measurement: The measured idle time, with a span that is not 0.
+    """
+    parts = {
+        "compute": "compute_ns",
+        "exposed comm.": "exposed_communication_ns",
+        "exposed copies": "exposed_copy_ns",
+        "idle": "idle_ns",
+    }
+    span_ns = measurement.span_ns
+    shares = round_shares([measurement.summed(name) / span_ns for name in parts.values()])
+    terms = (f"{part} {share}" for part, share in zip(parts, shares, strict=True))
+    return f"{' + '.join(terms)} = 100 %"
 
 
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
@@ -115,7 +129,8 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     devices ran a single kernel or copy, or a recording is damaged.
     """
     if not measurement.devices:
-        return (_advise_to_record_devices(measurement),)
+        remedy = describe_device_recording(measurement)
+        return (f"no device work was recorded, so idle time is unknown: {remedy}",)
     if not measurement.span_ns:
         return (_SINGLE_WORK,)
     record_again = [entry.advice for entry in measurement.restrictions if entry.kind in _DAMAGED]
@@ -140,20 +155,17 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     return (_LITTLE_TO_GAIN if kinds.isdisjoint(_COUNTED) else _COMPUTE_MAY_WAIT,)
 
 
-def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
-    """Return advice on how to record devices, for profiles that contain only hosts.
+def describe_device_recording(measurement: IdleMeasurement) -> str:
+    """Return how to record devices, for profiles that contain only hosts.
 
     If XLA recorded all profiles, the advice is to run the program on an accelerator.
     """
-    record = (
-        "record device activity as well (ProfilerActivity.CUDA, or your accelerator's activity)"
-    )
     if _is_of_xla(measurement):
-        record = (
+        return (
             "XLA ran on CPUs, so run the program on its accelerator (jax.devices() lists the "
             "devices that JAX finds) and record it again"
         )
-    return f"no device work was recorded, so idle time is unknown: {record}"
+    return "record device activity as well (ProfilerActivity.CUDA, or your accelerator's activity)"
 
 
 def _is_of_xla(measurement: IdleMeasurement) -> bool:
@@ -174,13 +186,6 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     Returns:
         (exposed time in ns, sentence of advice) pairs.
     """
-    # The late rank can only be determined for NCCL.
-    has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
-    late_hint = (
-        "; to see which rank is late, run bubbleviz nccl (if communicators were recorded)"
-        if has_nccl
-        else ""
-    )
     waiting_ns = measurement.summed("exposed_point_to_point_ns")
     communication_ns = measurement.summed("exposed_communication_ns")
     kinds = {limitation.kind for limitation in measurement.limitations}
@@ -188,7 +193,7 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
         times = [(communication_ns, _UNCLEAR_WAITS)]
     else:
         other_ns = communication_ns - waiting_ns
-        times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + late_hint)]
+        times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + _suggest_nccl(measurement))]
     remedy = copies.describe_longest(measurement.copies()) or _COPY_LESS
     times.append((measurement.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
     span_ns = measurement.span_ns
@@ -197,6 +202,32 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
         for time_ns, sentence in times
         if time_ns and time_ns >= min_share * span_ns
     ]
+
+
+def _suggest_nccl(measurement: IdleMeasurement) -> str:
+    """Return a clause on how to find the rank that is late, or "" if the profiles do not show it.
+
+    The late rank can only be determined for NCCL, if the members of each operation are known. They
+    are known if communicators were recorded, or if all devices of a single profile ran the same
+    number of kernels.
+    """
+    counts_of_device = [
+        Counter({total.name: total.count for total in rank.work if is_nccl(total.name)})
+        for rank in measurement.devices
+    ]
+    with_nccl = [
+        rank for rank, own in zip(measurement.devices, counts_of_device, strict=True) if own
+    ]
+    if not with_nccl:
+        return ""
+    has_communicators = all(rank.has_communicators for rank in with_nccl)
+    if has_communicators and len(with_nccl) == 1:
+        return "; to see which rank is late, run bubbleviz nccl with the profiles of all ranks"
+    is_one_profile = len(set(measurement.paths)) == 1 and len(with_nccl) > 1
+    is_paired = is_one_profile and all(own == counts_of_device[0] for own in counts_of_device)
+    if has_communicators or is_paired:
+        return "; to see which rank is late, run bubbleviz nccl"
+    return ""
 
 
 def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:

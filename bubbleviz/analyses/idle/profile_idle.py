@@ -13,6 +13,7 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import communication, start_skew
+from bubbleviz.interpret.collectives import has_communicators
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation
@@ -85,9 +86,11 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
             note.outside(first_ns, FOREVER_NS, longest_ns, where="the measured time")
             for note in losses
         )
-    ranks = tuple(measure_device(device, profile, evidence, options) for device in evidence.devices)
+    ranks = [measure_device(device, profile, evidence, options) for device in evidence.devices]
+    if any(rank.communication_ns for rank in ranks) and has_communicators(profile):
+        ranks = [replace(rank, has_communicators=True) for rank in ranks]
     return MeasuredProfile(
-        ranks=ranks,
+        ranks=tuple(ranks),
         limitations=(*losses, *_find_limitations(profile, evidence, ranks)),
         recorded=evidence.recorded,
         unknown_kernels=_find_unknown_kernels(profile, options.kinds, window_ns),

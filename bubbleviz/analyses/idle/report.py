@@ -173,6 +173,7 @@ class RankIdle:
             the device is not measured or too few launches are known.
         copies: Copies grouped by direction and memory kind, longest total first. Empty if the
             profile records no details of copies.
+        has_communicators: Whether the profile records which ranks take part in its communication.
     """
 
     label: str
@@ -207,6 +208,7 @@ class RankIdle:
     work: tuple[WorkTotal, ...]
     launch_queue: LaunchQueue | None
     copies: tuple[CopyTotal, ...] = ()
+    has_communicators: bool = False
 
     @property
     def span_ns(self) -> int:

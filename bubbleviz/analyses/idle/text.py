@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from bubbleviz.analyses.idle.advice import SHARE, advice, make_title
+from bubbleviz.analyses.idle.advice import (
+    SHARE,
+    advice,
+    describe_device_recording,
+    describe_division,
+    make_title,
+)
 from bubbleviz.analyses.idle.copies import format_size
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import (
@@ -24,21 +31,38 @@ from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.notebook import wrap_picture
+from bubbleviz.render.text.terminal import Display, render_lines
 from bubbleviz.report.idle_summary import GapExample
+
+
+class _Rows(NamedTuple):
+    """Maximum number of rows in the tables of a screen."""
+
+    devices: int
+    activities: int
+    waits: int
+    kernels: int
+
 
 #: Maximum number of host activities in the device comparison.
 _MAX_COMPARED = 5
-#: Maximum number of devices, activities, steps, waits and kernels on one screen.
-#: The first tuple is used if the profiles contain named steps, and the second one otherwise.
-_ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
+#: Number of rows on a screen of 24 lines, if the profiles contain named steps and otherwise.
+_FEW_ROWS_WITH_STEPS = _Rows(devices=3, activities=3, waits=1, kernels=2)
+_FEW_ROWS = _Rows(devices=4, activities=4, waits=1, kernels=3)
+#: Number of rows on a screen or in a file with enough space.
+_MANY_ROWS = _Rows(devices=8, activities=6, waits=3, kernels=10)
+#: Maximum number of rows on a very large screen.
+_MOST_ROWS = _Rows(devices=16, activities=12, waits=6, kernels=25)
+#: Tables that get the free lines of a screen, most important first.
+_FILLED_FIRST = ("kernels", "activities", "devices", "waits")
 #: Maximum number of rows for copies on one screen.
 _MAX_COPY_ROWS = 2
 #: Columns of the device table on the first screen.
 _FIRST_SCREEN_COLUMNS = (
-    *("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),
+    *("device", "span ms", "compute %", "exp. comm. %", "exp. copy %", "idle %"),
 )
 #: Maximum number of characters in names, kernel names, paths and headers.
-_NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
+_NAME, _KERNEL, _PATH, _HEADER = 40, 56, 160, 24
 #: For each column header, the field of :class:`.report.RankIdle` whose share of the span it shows.
 _SHARES = {
     "duty %": "busy_ns",
@@ -55,78 +79,146 @@ _MAX_FULL_NAME, _ADVICE = 600, 2
 _MIN_PROVED = 0.1
 
 
-def sections(
-    measurement: IdleMeasurement, top: int | None = None, *, everything: bool = True
-) -> Iterator[blocks.Block]:
-    """Yield the blocks of the text report on idle time.
+def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+    """Yield all blocks of the text report on idle time.
 
     Args:
         measurement: The measured idle time.
-        top: Maximum number of rows per table, or None for as many rows as fit on a screen.
-        everything: Whether to yield all tables, or only what fits on one screen.
+        top: Maximum number of rows per table.
     """
-    devices, activities, steps, waits, kernels = _limit_rows(measurement, top)
-    hint, by = "; -v", ""
-    if everything:
-        hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))})"
-    yield blocks.Sentence(make_title(measurement), style="" if everything else "bold")
-    table = make_device_table(measurement, devices, hint)
-    if everything:
+    steps_by = ", ".join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))
+    yield blocks.Sentence(make_title(measurement))
+    if measurement.span_ns:
+        yield blocks.Sentence(describe_division(measurement))
+    if measurement.devices:
         yield blocks.Sentence(
-            f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
+            f"busy: {DEFINITIONS['busy']}. duty cycle: busy / span.\n"
             f"span: {DEFINITIONS['span']}.\n"
-            "span = compute + exposed communication + exposed copies + idle.\n"
+            "exposed: while no compute kernel runs. exposed copies: while no kernel runs.\n"
             f"queued: {DEFINITIONS['queued']}.\n"
             "empty: share of the span in which nothing is queued."
         )
-        yield table
-        yield from _compare_devices(measurement, devices)
-    else:
-        first = [{name: row[name] for name in _FIRST_SCREEN_COLUMNS} for row in table.rows]
-        yield replace(
-            table, title=table.title if len(measurement.ranks) > devices else "", rows=first
-        )
-    yield from _list_kernels(measurement, kernels, hint, everything=everything)
-    exposed_ns = measurement.summed("exposed_copy_ns")
-    if measurement.copies() and (everything or exposed_ns >= SHARE * measurement.span_ns > 0):
-        yield make_copy_table(measurement, kernels if everything else _MAX_COPY_ROWS, hint)
+        yield make_device_table(measurement, top)
+        yield from _compare_devices(measurement, top)
+    yield from _list_kernels(measurement, top)
+    if measurement.copies():
+        yield make_copy_table(measurement, top)
     if measurement.activities:
-        table = make_activity_table(measurement, activities, hint)
+        yield make_activity_table(measurement, top)
+    yield from _list_waits(measurement, top)
+    yield from _explain_activities(measurement, top)
+    yield from _list_steps(measurement, f"Most idle steps ({steps_by})", top)
+    yield blocks.Sentence("\n" + "\n".join(advice(measurement)) + "\n")
+
+
+def first_screen(
+    measurement: IdleMeasurement, top: int | None = None, display: Display | None = None
+) -> Iterator[blocks.Block]:
+    """Yield the blocks of the text report that fit on one screen.
+
+    Args:
+        measurement: The measured idle time.
+        top: Maximum number of rows per table, or None for as many rows as fit on the screen.
+        display: The terminal, or None for a file, which shows at least ten kernels.
+    """
+    if not measurement.devices:
+        yield blocks.Sentence(
+            f"{make_title(measurement)}, so idle time is unknown: "
+            f"{describe_device_recording(measurement)}"
+        )
+        return
+    if top is not None:
+        rows = _Rows(top, top, top, top)
+    elif display is None:
+        rows = _MANY_ROWS
+    else:
+        rows = _choose_rows(measurement, display)
+    # On a terminal, the width of the table limits the names.
+    max_name = _KERNEL if display is None else _MAX_FULL_NAME
+    yield from _list_first_blocks(measurement, rows, max_name, has_all_steps=top is not None)
+
+
+def _choose_rows(measurement: IdleMeasurement, display: Display) -> _Rows:
+    """Return the number of rows that fit on a terminal.
+
+    A terminal with 24 lines gets a few rows per table. Further lines are given to kernels first, as
+    described by ``_FILLED_FIRST``.
+    """
+    rows = _FEW_ROWS_WITH_STEPS if _has_named_steps(measurement) else _FEW_ROWS
+    few_blocks = _list_first_blocks(measurement, rows, _MAX_FULL_NAME, has_all_steps=False)
+    # The prompt below the screen takes one line.
+    n_free = display.height - 1 - sum(1 for _ in render_lines(few_blocks, display))
+    available = _Rows(
+        devices=len(measurement.devices),
+        activities=len(measurement.activities),
+        waits=sum(len(rank.waits) for rank in measurement.devices),
+        kernels=len(measurement.work()),
+    )
+    for limit in (_MANY_ROWS, _MOST_ROWS):
+        for name in _FILLED_FIRST:
+            shown = getattr(rows, name)
+            wanted = min(getattr(limit, name), getattr(available, name))
+            n_more = max(min(wanted - shown, n_free), 0)
+            n_free -= n_more
+            rows = rows._replace(**{name: shown + n_more})
+    return rows
+
+
+def _list_first_blocks(
+    measurement: IdleMeasurement, rows: _Rows, max_name: int, *, has_all_steps: bool
+) -> Iterator[blocks.Block]:
+    """Yield the blocks of the first screen.
+
+    Args:
+        measurement: The measured idle time of at least one device.
+        rows: Maximum number of rows per table.
+        max_name: Maximum number of characters in a kernel name.
+        has_all_steps: Whether to list steps in a table instead of naming the most idle step.
+    """
+    hint = "; -v"
+    yield blocks.Sentence(make_title(measurement), style="bold")
+    if measurement.span_ns:
+        yield blocks.Sentence(describe_division(measurement))
+    if len(measurement.devices) == 1:
+        # A table would repeat the division.
+        (device,) = measurement.devices
+        yield blocks.Sentence(f"{device.label}, {blocks.format_ms(device.span_ns)} ms")
+    else:
+        table = make_device_table(measurement, rows.devices, hint)
+        first = [{name: row[name] for name in _FIRST_SCREEN_COLUMNS} for row in table.rows]
+        yield replace(table, rows=first)
+    yield from _list_kernels(measurement, rows.kernels, hint, max_name)
+    exposed_ns = measurement.summed("exposed_copy_ns")
+    if measurement.copies() and exposed_ns >= SHARE * measurement.span_ns > 0:
+        yield make_copy_table(measurement, _MAX_COPY_ROWS, hint)
+    if measurement.activities:
+        table = make_activity_table(measurement, rows.activities, hint)
         # The first screen leaves out the last two rows: an empty row and the sum.
-        yield table if everything else replace(table, rows=table.rows[:-2])
-    if everything or measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
-        yield from _list_waits(measurement, waits, hint)
-    if everything:
-        yield from _explain_activities(measurement, activities)
-    if everything or top:
-        yield from _list_steps(measurement, f"Most idle steps{by}", steps, hint)
+        yield replace(table, rows=table.rows[:-2])
+    if measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
+        yield from _list_waits(measurement, rows.waits, hint)
+    if has_all_steps:
+        yield from _list_steps(measurement, "Most idle steps", rows.kernels, hint)
     elif idlest := _describe_idlest_step(measurement):
         yield blocks.Sentence(idlest)
-    advice_text = "\n".join(advice(measurement)[: None if everything else _ADVICE])
-    yield blocks.Sentence(f"\n{advice_text}\n" if everything else f"\n{advice_text}")
-    if not everything:
-        yield blocks.Sentence(
-            "More: -v (full names, devices side by side); -o idle.html, -o idle.svg", style="dim"
-        )
-
-
-def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int, int, int, int]:
-    """Return the maximum number of rows for devices, activities, steps, waits and kernels.
-
-    If ``top`` is given, all five numbers are ``top``. Otherwise, the numbers are chosen so that the
-    tables fit on one screen.
-    """
-    if top:
-        return top, top, top, top, top
-    return _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
+    yield blocks.Sentence("\n" + "\n".join(advice(measurement)[:_ADVICE]))
+    yield blocks.Sentence(
+        "More: -v (all tables, full kernel names); -o idle.html, -o idle.svg", style="dim"
+    )
 
 
 def _list_kernels(
-    measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
+    measurement: IdleMeasurement, top: int, hint: str = "", max_name: int = _KERNEL
 ) -> Iterator[blocks.Block]:
     """Yield a table of the longest kernels. Its title shows each kernel class's share of the time.
 
-    No table is yielded if no kernels or copies were measured.
+    Without a hint, a list of full names follows. Nothing is yielded if no device was measured.
+
+    Args:
+        measurement: The measured idle time.
+        top: Maximum number of rows.
+        hint: Hint for the title, or "" if the table is not on the first screen.
+        max_name: Maximum number of characters in a kernel name.
     """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work)
@@ -136,12 +228,26 @@ def _list_kernels(
     for total in work:
         class_ns[total.work_class] += total.time_ns
     shares = [f"{name} {format_percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
-    table = make_kernel_table(measurement, top, hint, full_names=everything)
-    yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
+    table = make_kernel_table(measurement, top, hint, max_name=max_name)
+    yield replace(table, title=f"{table.title}: {', '.join(shares[: 2 if hint else None])}")
+    if hint:
+        return
+    names = [to_one_line(total.name, None) for total in work[:top]]
+    labels = [row["kernel"] for row in table.rows]
+    if full_names := [
+        f"{label}: {name}" for label, name in zip(labels, names, strict=True) if label != name
+    ]:
+        yield blocks.make_heading("Full kernel names")
+        yield blocks.make_bullets(full_names)
 
 
 def make_kernel_table(
-    measurement: IdleMeasurement, top: int, hint: str = "", *, full_names: bool = True
+    measurement: IdleMeasurement,
+    top: int,
+    hint: str = "",
+    *,
+    full_names: bool = False,
+    max_name: int = _KERNEL,
 ) -> blocks.Table:
     """Make a table of the ``top`` kernels and copies that have the longest total time.
 
@@ -149,22 +255,27 @@ def make_kernel_table(
         measurement: The measured idle time.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
-        full_names: Whether to show full names instead of shortened ones.
+        full_names: Whether to show full names instead of shortened ones. Shortened names of
+            different kernels differ.
+        max_name: Maximum number of characters in a shortened name.
     """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work) or 1
+    names = [to_one_line(total.name, _MAX_FULL_NAME) for total in work[:top]]
+    if not full_names:
+        short_names = kinds.list_short_names([total.name for total in work[:top]])
+        one_line_names = [to_one_line(name, None) for name in short_names]
+        names = blocks.truncate_all(one_line_names, max_name)
     rows = [
         {
-            "kernel": to_one_line(total.name, _MAX_FULL_NAME)
-            if full_names
-            else blocks.truncate_name(kinds.trim_signature(total.name), _KERNEL),
+            "kernel": name,
             "class": total.work_class,
             "ms": blocks.format_ms(total.time_ns),
             "%": blocks.format_percent_cell(total.time_ns / total_ns),
             "calls": f"{total.count:,}",
             "mean us": f"{total.time_ns / total.count / 1e3:,.1f}",
         }
-        for total in work[:top]
+        for name, total in zip(names, work, strict=False)
     ]
     left, drop_order = ("kernel", "class"), ("calls", "mean us", "class")
     has_copies = any(total.work_class == COPIES for total in work)
@@ -228,7 +339,7 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     The tables of copies and of host activities are left out if they have no rows. The number of
     rows per table is limited to ``MAX_SHOWN_DEVICES``.
     """
-    kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES)
+    kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES, full_names=True)
     # Long names go to the right of the numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
     rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
@@ -251,7 +362,8 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
 
 def notebook(measurement: IdleMeasurement) -> str:
     """Render advice, tables and the picture as HTML for a notebook."""
-    lines = (make_title(measurement), *advice(measurement))
+    division = [describe_division(measurement)] if measurement.span_ns else []
+    lines = (make_title(measurement), *division, *advice(measurement))
     below = (blocks.Sentence(limitation.sentence) for limitation in measurement.limitations)
     above = render_html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
     return wrap_picture(above, draw_idle(measurement), render_html(below))
@@ -297,7 +409,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
         hint: Hint for the title, or "" if the table is not on the first screen.
     """
     rows = []
-    for rank in measurement.ranks[:top]:
+    for rank in measurement.devices[:top]:
         queue = rank.launch_queue
         empty = None if queue is None else queue.empty_ns / rank.span_ns
         shares = {
@@ -319,8 +431,9 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
             }
         )
     drop_order = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
-    title = "Devices" if measurement.devices else "Hosts"
-    return _make_table(title, rows, len(measurement.ranks), top, hint, ("device",), drop_order)
+    return _make_table(
+        "Devices", rows, len(measurement.devices), top, hint, ("device",), drop_order
+    )
 
 
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:

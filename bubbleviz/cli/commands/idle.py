@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import ALL_DETAILS, argument, option, select_tables
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import show, show_reading_progress
+from bubbleviz.cli.terminal import find_text_display, show, show_reading_progress
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.sources.paths import find_profiles
 
@@ -50,7 +50,7 @@ def idle(
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, activities, *(convention or ())])
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.text import sections
+    from bubbleviz.analyses.idle.text import first_screen, sections
 
     with show_reading_progress() as bars:
         report = measure_idle_time(
@@ -72,6 +72,9 @@ def idle(
     outputs.deliver(
         report,
         content,
-        lambda shown: show(sections(shown, rows if everything else top, everything=everything)),
-        warnings=[limitation.sentence for limitation in report.limitations],
+        lambda shown: show(
+            sections(shown, rows) if everything else first_screen(shown, top, find_text_display())
+        ),
+        # Without a device, the only sentence contains the limitation.
+        warnings=[note.sentence for note in report.limitations if report.devices],
     )

@@ -319,8 +319,34 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
         cut = max(min(excess, widths[header] - min_widths[header]), 0)
         widths[header] -= cut
         excess -= cut
-    rows = [line for row in table.rows for line in _split_row(table, row, remaining, widths)]
+    shown_rows = _truncate_words(table, remaining, widths)
+    rows = [line for row in shown_rows for line in _split_row(table, row, remaining, widths)]
     return remaining, rows, note
+
+
+def _truncate_words(
+    table: doc.Table, headers: Sequence[str], widths: Mapping[str, int]
+) -> list[Mapping[str, str]]:
+    """Return the rows with words shortened to the width of their column, unless they are wrapped.
+
+    Different words in a column stay different. Numbers are never shortened.
+
+    Args:
+        table: The table.
+        headers: Headers of the printed columns.
+        widths: Width of each column, keyed by header.
+    """
+    rows = [dict(row) for row in table.rows]
+    for header in (header for header in headers if header in set(table.left) - set(table.wrap)):
+        cells = [row[header] for row in rows if header in row]
+        is_long = [measure_cells(cell) > widths[header] for cell in cells]
+        if not any(is_long):
+            continue
+        shortened = dict(zip(cells, doc.truncate_all(cells, widths[header]), strict=True))
+        for row in rows:
+            if header in row:
+                row[header] = shortened[row[header]]
+    return [*rows]
 
 
 def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> str:
@@ -386,24 +412,21 @@ def _split_row(
 ) -> Iterator[Mapping[str, str]]:
     """Yield the output lines of a table row. Each line is a mapping from header to cell text.
 
-    Text that is too wide is wrapped if its column is in ``table.wrap``. Otherwise, its middle is
-    replaced with an ellipsis. Numbers are never shortened. A blank row yields one empty mapping.
+    Text that is too wide is wrapped if its column is in ``table.wrap``. A blank row yields one
+    empty mapping.
 
     Args:
         table: The table.
-        row: Cells of the row, keyed by header. A blank row is empty.
+        row: Cells of the row, keyed by header, shortened by :func:`_truncate_words`. A blank row is
+            empty.
         headers: Headers of the printed columns.
         widths: Width of each column, keyed by header.
     """
     lines_of_cell = {}
     for header in headers if row else ():
         cell, width = row.get(header, ""), widths[header]
-        if header not in table.left or measure_cells(cell) <= width:
-            lines_of_cell[header] = [cell]
-        elif header in table.wrap:
-            lines_of_cell[header] = wrap_text(cell, width)
-        else:
-            lines_of_cell[header] = [doc.truncate_middle(cell, width)]
+        is_wrapped = header in table.wrap and measure_cells(cell) > width
+        lines_of_cell[header] = wrap_text(cell, width) if is_wrapped else [cell]
     for index in range(max(map(len, lines_of_cell.values()), default=1)):
         yield {
             header: lines[index] for header, lines in lines_of_cell.items() if index < len(lines)

@@ -671,8 +671,7 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
         yield Limitation(
             "devices",
             f"{path}: there is no device plane, so this is a CPU run. Instructions on host threads "
-            "count as kernels, and forward and backward are unknown; run bubbleviz idle instead of "
-            "bubbleviz analyze",
+            "count as kernels, and forward and backward are unknown",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.has_launches and work.activities.kernels:
