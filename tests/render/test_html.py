@@ -17,7 +17,7 @@ import pytest
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
-from bubbleviz.render.formats import check_installed
+from bubbleviz.render.extras import check_installed
 from bubbleviz.render.json_document import make_document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page

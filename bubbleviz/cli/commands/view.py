@@ -9,7 +9,7 @@ from bubbleviz.cli.help import flag
 from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
 from bubbleviz.cli.private_names import Invocation
 from bubbleviz.cli.terminal import write_content
-from bubbleviz.render.formats import check_installed
+from bubbleviz.render.extras import check_installed
 from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
 

@@ -9,7 +9,6 @@ automatically, because the tests run over all formats.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 from collections.abc import Iterable
@@ -19,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.errors import UsageError
+from bubbleviz.render.extras import check_installed
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
@@ -32,26 +32,6 @@ _FORMER_ENDINGS = re.compile(
 )
 #: Matches the suffixes of former plan formats.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
-
-#: Error messages for required optional packages that are not installed, keyed by package.
-_EXTRAS = {
-    "pyarrow": "Parquet output needs pyarrow; install it with: pip install 'bubbleviz[parquet]', "
-    "or write CSV instead: -o operations.csv",
-    "typst": "PDF and PNG pictures need Typst; install it with: pip install 'bubbleviz[paper]', "
-    "or write an SVG instead: -o bubbles.svg",
-    "vl_convert": "the interactive report needs Vega-Lite; install it with: "
-    "pip install 'bubbleviz[html]', or write a picture instead: -o bubbles.svg",
-}
-
-
-def check_installed(package: str) -> None:
-    """Check that an optional package is installed.
-
-    Raises:
-        OutputError: The package is not installed.
-    """
-    if importlib.util.find_spec(package) is None:
-        raise OutputError(_EXTRAS[package])
 
 
 @dataclass(frozen=True)

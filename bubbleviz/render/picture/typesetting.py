@@ -12,7 +12,7 @@ from html import unescape
 from typing import Literal
 
 from bubbleviz.errors import OutputError
-from bubbleviz.render.formats import check_installed
+from bubbleviz.render.extras import check_installed
 
 #: Typst source of the page. The SVG is passed as bytes, so that none of its content is executed as
 #: Typst code. No date is set, so that identical pictures produce identical files.

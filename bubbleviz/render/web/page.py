@@ -34,7 +34,7 @@ from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import replace_control_characters
 from bubbleviz.render import palette
-from bubbleviz.render.formats import check_installed
+from bubbleviz.render.extras import check_installed
 from bubbleviz.render.rows import select_ranks
 from bubbleviz.render.web.shards import compress, encode_tables, make_shards
 from bubbleviz.render.web.unsaved import UnsavedNumbers, collect_unsaved_numbers
