@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.analysis import IdleReport
     from bubbleviz.analyses.inspection import inspect
+    from bubbleviz.analyses.nccl.report import NcclReport, nccl
     from bubbleviz.api import analyze, compare, load, simulate
     from bubbleviz.render.notebook import Report
     from bubbleviz.report.idle_summary import IdleSummary
@@ -31,6 +32,7 @@ __all__ = [
     "BubblevizError",
     "IdleReport",
     "IdleSummary",
+    "NcclReport",
     "Parallel",
     "Report",
     "RunSummary",
@@ -41,6 +43,7 @@ __all__ = [
     "idle",
     "inspect",
     "load",
+    "nccl",
     "simulate",
 ]
 
@@ -48,6 +51,7 @@ __all__ = [
 _MODULES = {
     "IdleReport": "bubbleviz.analyses.idle.analysis",
     "IdleSummary": "bubbleviz.report.idle_summary",
+    "NcclReport": "bubbleviz.analyses.nccl.report",
     "Parallel": "bubbleviz.align.stages.pipelines",
     "Report": "bubbleviz.render.notebook",
     "RunSummary": "bubbleviz.report.summary",
@@ -58,6 +62,7 @@ _MODULES = {
     "simulate": "bubbleviz.api",
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
+    "nccl": "bubbleviz.analyses.nccl.report",
 }
 #: Module of each annotation type that would otherwise be imported only for type checkers. Keyed by
 #: the public object whose annotations use the type, and then by the name of the type. The types are
@@ -65,13 +70,13 @@ _MODULES = {
 #: ``typing.get_type_hints`` and notebooks to resolve the annotations.
 _ANNOTATION_TYPES = {
     "Report": {
+        "Plan": "bubbleviz.schedules.plan",
         "RunMemory": "bubbleviz.report.memory",
         "WhatIf": "bubbleviz.explain.what_if",
     },
     "compare": {
-        "Comparison": "bubbleviz.report.compared.comparison",
+        "IdleReport": "bubbleviz.analyses.idle.analysis",
     },
-    "simulate": {"Estimate": "bubbleviz.schedules.ideal", "Ideal": "bubbleviz.schedules.ideal"},
 }
 
 

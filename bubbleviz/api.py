@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
@@ -17,7 +17,6 @@ from bubbleviz.count.draft_trial import is_drafted
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compare_with_plan
-from bubbleviz.explain.what_if import ask_what_if
 from bubbleviz.explain.windowed import select_window
 from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
@@ -29,24 +28,32 @@ from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.render.compared import Comparison
+from bubbleviz.render.display import convert_to
 from bubbleviz.render.notebook import Report
+from bubbleviz.render.simulated import Estimate, Ideal
 from bubbleviz.report.compared import comparison
 from bubbleviz.report.idle_summary import IdleSummary
-from bubbleviz.report.memory_limits import collect_memory, find_device_memory
+from bubbleviz.report.memory_limits import collect_memory
+from bubbleviz.report.other_schedules import simulate_other_schedules
 from bubbleviz.report.report import add_schedule, build_report, find_schedule
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.run_times import choose_sizes_and_times
 from bubbleviz.report.saved import check_pipeline, is_saved_report, read_pipeline, read_saved
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
+from bubbleviz.schedules import ideal
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, find_missing_files
 from bubbleviz.timing import time_step
 
 if TYPE_CHECKING:  # at run time, these modules are imported only by commands that need them
-    from bubbleviz.report.compared.comparison import Comparison
-    from bubbleviz.schedules.ideal import Estimate, Ideal
+    from typing import TypeAlias
+
+    from bubbleviz.analyses.idle.analysis import IdleReport
+
+    _Run: TypeAlias = Report | RunSummary | IdleReport | IdleSummary | str | Path
 
 
 def analyze(
@@ -159,26 +166,14 @@ def analyze(
                 )
     unread = (*unreadable, *find_missing_files(files))
     report = build_report(Report, recordings, run, counts, explanation, unread)
-    report = replace(add_schedule(report, schedule, comparison), flops=work)
+    report = replace(add_schedule(report, schedule, comparison), flops=work, planned_order=planned)
     if memory:
         report = replace(report, memory=collect_memory(recordings, run))
     if not what_if and not ideal:
         return report
     with time_step("simulate schedules"):
-        device_memory = None
-        if report.memory is not None:
-            device_memory = find_device_memory(report.memory, explanation.phase_times.kinds, limit)
-        simulated = ask_what_if(
-            run.ranks,
-            run.operations,
-            counts,
-            explanation,
-            schedule,
-            planned,
-            with_all_schedules=what_if,
-            memory=device_memory,
-        )
-        if limit is not None and device_memory is None:
+        simulated = simulate_other_schedules(report, with_all_schedules=what_if, limit_bytes=limit)
+        if limit is not None and simulated.limit_bytes is None:
             unused_limit = Limitation(
                 f"memory limit {memory_limit} has no effect",
                 "the profiles do not contain the memory use of all stages (see bubbleviz guide "
@@ -186,7 +181,7 @@ def analyze(
                 kind=LimitationKind.LIMIT_UNUSED,
             )
             report = replace(report, limitations=(*report.limitations, unused_limit))
-    return replace(report, what_if=simulated if what_if else None, theory=simulated)
+    return replace(report, other_schedules=simulated if what_if else None, theory=simulated)
 
 
 def _read_run(
@@ -270,34 +265,63 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
     return read_saved(str(path))
 
 
-def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
+def compare(
+    *runs: Report
+    | RunSummary
+    | IdleReport
+    | IdleSummary
+    | str
+    | Path
+    | Sequence[Report | RunSummary | IdleReport | IdleSummary | str | Path],
+) -> Comparison:
     """Compare the bubble ratios and durations of two or more runs.
 
     The comparison also checks whether the advice for the first run was followed in the later runs,
     and whether that helped.
 
     Args:
-        runs: Each run is a report from ``analyze`` or ``load``, the path of a saved report, or the
-            path of profiles. Profiles are analyzed with the default options.
+        runs: Each run is a report from ``analyze``, ``idle`` or ``load``, the path of a saved
+            report, or the path of profiles. Profiles are analyzed with the default options. The
+            runs can also be passed as a single list.
 
     Raises:
         UsageError: There are fewer than two runs.
         InputError: A path cannot be read.
     """
-    if len(runs) < 2:
+    listed = [run for each in runs for run in _list_runs(each)]
+    if len(listed) < 2:
         raise UsageError("compare needs at least two runs")
+    compared = [_read_compared_run(number, run) for number, run in enumerate(listed, 1)]
+    return convert_to(Comparison, comparison.compare(compared))
 
-    compared = []
-    for number, run in enumerate(runs, 1):
-        title = str(run) if isinstance(run, (str, Path)) else f"run {number}"
-        if isinstance(run, (str, Path)):
-            run = load(run) if is_saved_report(str(run)) else analyze(run)  # noqa: PLW2901
-        if isinstance(run, Report):
-            summary = summarize(run, by_rank=False)
-            compared.append(comparison.ComparedRun(title, title, summary, run))
-        else:
-            compared.append(comparison.ComparedRun(title, title, run))
-    return comparison.compare(compared)
+
+def _list_runs(runs: _Run | Sequence[_Run]) -> Sequence[_Run]:
+    """Return one or more runs as a sequence."""
+    if isinstance(runs, (Report, RunSummary, IdleSummary, str, Path)):
+        return (runs,)
+    return tuple(runs) if isinstance(runs, Iterable) else (runs,)
+
+
+def _read_compared_run(number: int, run: _Run) -> comparison.ComparedRun:
+    """Return a run of a comparison. Paths are loaded or analyzed.
+
+    Args:
+        number: Number of the run in the comparison, which is the title of a run without a path.
+        run: The run.
+
+    Raises:
+        InputError: The path cannot be read.
+    """
+    title = f"run {number}"
+    if isinstance(run, (str, Path)):
+        title = str(run)
+        run = load(run) if is_saved_report(title) else analyze(run)
+    if isinstance(run, Report):
+        summary = summarize(run, by_rank=False)
+        return comparison.ComparedRun(title, title, summary, run)
+    if isinstance(run, (RunSummary, IdleSummary)):
+        return comparison.ComparedRun(title, title, run)
+    return comparison.ComparedRun(title, title, run.summarize())
 
 
 def simulate(
@@ -346,9 +370,10 @@ def simulate(
             "simulate needs a schedule, stages and microbatches, or a report that contains them"
         )
     simulated = simulate_or_estimate(name, p, m, times, chunks)
-    return replace(
-        simulated, restrictions=() if run is None else read_restrictions(run.restrictions)
-    )
+    restrictions = () if run is None else read_restrictions(run.restrictions)
+    if isinstance(simulated, ideal.Ideal):
+        return convert_to(Ideal, simulated, restrictions=restrictions)
+    return convert_to(Estimate, simulated, restrictions=restrictions)
 
 
 def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
@@ -111,7 +110,8 @@ class WhatIf:
 def ask_what_if(
     ranks: tuple[Rank, ...],
     operations: Operations,
-    counts: Counts,
+    iterations: Sequence[Iteration],
+    headline: str,
     explanation: Explanation,
     recognized: Recognition | None,
     plan: Plan | None = None,
@@ -127,7 +127,8 @@ def ask_what_if(
     Args:
         ranks: The ranks, by index.
         operations: Operations of all ranks.
-        counts: The counted iterations.
+        iterations: The iterations of the run.
+        headline: Name of the primary ratio.
         explanation: Explanation of the run, with phase times and changes.
         recognized: The recognized schedule, or None if recognition did not run.
         plan: The plan of the run, or None for the recognized schedule.
@@ -141,7 +142,7 @@ def ask_what_if(
         main_reason = explanation.no_path_reason or reason
         return WhatIf(None, (), None, main_reason, limit_bytes=limit_bytes)
 
-    typical = choose_typical(counts.iterations, counts.headline)
+    typical = choose_typical(iterations, headline)
     if typical is None or not explanation.changes:
         return make_unknown(
             "no iteration both has a common clock for all ranks and is small enough to replay"

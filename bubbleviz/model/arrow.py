@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 import numpy as np
 from arro3.core import Array, ChunkedArray, DataType, Table
 
+from bubbleviz.errors import OutputError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import list_first, replace_surrogates
@@ -54,11 +55,44 @@ class ArrowTable(ABC):
         """
         return build_table(self.arrow_columns()).__arrow_c_stream__(requested_schema)
 
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas DataFrame.
+
+        A column of integers that contains nulls has the type ``Int64``. In other columns, nulls
+        are NaN or None.
+
+        Raises:
+            OutputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise OutputError(
+                "to_pandas needs pandas; install it with: pip install pandas"
+            ) from error
+        columns = self.arrow_columns().items()
+        return pandas.DataFrame({name: _convert_for_pandas(column) for name, column in columns})
+
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows as named tuples, with None for nulls. pandas reads tables this way."""
         columns = self.arrow_columns()
         row = make_row_type("Row", (*columns,))
         yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
+
+
+def _convert_for_pandas(column: Column) -> Any:
+    """Return the values of a column in a form that pandas stores with the right type."""
+    # In the type stubs of arro3, these functions do not return bool.
+    is_integer, is_float = (
+        bool(is_kind(column.type)) for is_kind in (DataType.is_integer, DataType.is_floating)
+    )
+    if is_integer and column.null_count:
+        import pandas
+
+        return pandas.array(column.to_pylist(), dtype="Int64")
+    if (is_integer or is_float) and not column.null_count:
+        return column.to_numpy()
+    return np.array(column.to_pylist(), np.float64) if is_float else column.to_pylist()
 
 
 @cache

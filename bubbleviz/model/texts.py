@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
@@ -232,9 +233,14 @@ def format_json(document: Mapping[str, object]) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
+def label_document(schema: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON document with the schema and the bubbleviz version as the first keys."""
+    return {"schema": schema, "version": __version__, **values}
+
+
 def format_document(schema: str, values: Mapping[str, object]) -> str:
     """Format a document as JSON, with the schema and the bubbleviz version as the first keys."""
-    return format_json({"schema": schema, "version": __version__, **values})
+    return format_json(label_document(schema, values))
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

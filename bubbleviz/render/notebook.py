@@ -8,8 +8,8 @@ fragment's size is bounded for any number of ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import NoneType
@@ -19,23 +19,32 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
-from bubbleviz.model.arrow import Records
+from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
+from bubbleviz.render.display import Picture, PrintedRecords, make_view
 from bubbleviz.render.document import Sentence, make_bullets, make_heading
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import format_of_suffix, get_renderer, list_renderers
 from bubbleviz.render.html import render_html
+from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.rows import choose_row_kind, make_rows
+from bubbleviz.render.text.bubble_tables import make_cause_table
+from bubbleviz.render.text.ratio_tables import make_ratio_table
 from bubbleviz.render.text.report import summarize
+from bubbleviz.render.text.savings import list_schedules
 from bubbleviz.render.trackers import log
 from bubbleviz.report import report as measured
+from bubbleviz.report.bubble_parts import BubblePart, compute_bubble_parts
 from bubbleviz.report.methods import format_definition
+from bubbleviz.report.other_schedules import simulate_other_schedules
 from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.rank_means import summarize_stages
+from bubbleviz.report.ratio_means import RATIO_KINDS, RatioMean, list_ratio_means
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.report.view import View
+from bubbleviz.schedules.choices import Choice
 
 #: Maximum number of rows in a notebook picture.
 MAX_ROWS = 64
@@ -56,12 +65,32 @@ _STYLE = """
 """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
+#: Column types of the tables of causes and of schedules.
+_CAUSE_KINDS: Mapping[str, Kind] = {
+    "name": "string",
+    "share": "float64",
+    "time_ns": "float64",
+    "meaning": "string",
+}
+_CHOICE_KINDS: Mapping[str, Kind] = {
+    "schedule": "string",
+    "makespan_ms": "float64",
+    "cost_ms": "float64",
+    "bubble_ratio": "float64",
+    "speedup": "float64",
+    "peak_activations": "float64",
+    "peak_bytes": "float64",
+    "fits": "bool",
+    "replicas": "int64",
+    "reason": "string",
+}
 
 #: Attributes listed by ``dir(report)``. Attributes needed only by renderers are left out.
 _PUBLIC = (
     "advice",
     "bubble_ratio",
     "bubbles",
+    "causes",
     "convention",
     "headline",
     "headline_reason",
@@ -71,17 +100,24 @@ _PUBLIC = (
     "limitations",
     "log",
     "memory",
+    "num_iterations",
+    "num_microbatches",
+    "num_ranks",
+    "num_stages",
     "operations",
     "plan",
     "plot",
     "profiles",
     "ranks",
+    "ratios",
     "restrictions",
     "save",
     "schedule",
     "slowdowns",
     "stages",
     "summary",
+    "to_dict",
+    "to_pandas",
     "typical_iteration",
     "version",
     "what_if",
@@ -90,8 +126,8 @@ _PUBLIC = (
 )
 
 
-@dataclass(frozen=True)
-class Picture:
+@dataclass(frozen=True, repr=False)
+class ReportPicture(Picture):
     """A picture of a report. Notebooks display it, and :meth:`save` writes it to a file.
 
     Attributes:
@@ -115,15 +151,13 @@ class Picture:
         """
         # Other formats ignore the view and would output the entire report.
         with name_python_arguments():
-            format_of_suffix(
+            name = format_of_suffix(
                 str(path), [renderer.name for renderer in list_renderers() if renderer.draws]
             )
-        self.report.save(path, self.view)
-
-    def _repr_svg_(self) -> str:
-        """Return the picture as an SVG document."""
-        with name_python_arguments():
-            return picture(self.report, self.view)
+        if name == "panels":
+            self.report.save(path, self.view)
+        else:
+            super().save(path)
 
 
 class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the base class
@@ -137,6 +171,23 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     def bubble_ratio(self) -> float | None:
         """Mean of the primary bubble ratio over the averaged iterations, or None if unknown."""
         return self.summary.bubble_ratio[self.headline].mean
+
+    @property
+    def ratios(self) -> PrintedRecords[RatioMean]:
+        """One record per bubble ratio: mean, spread, clock bounds and window length.
+
+        ``report.ratios["stage"].mean`` is the mean of the ratio ``stage``.
+        """
+        return PrintedRecords(list_ratio_means(self), RATIO_KINDS, [make_ratio_table(self)])
+
+    @property
+    def causes(self) -> PrintedRecords[BubblePart]:
+        """One record per cause of the bubble: its share of the window, time and meaning.
+
+        The largest cause is first. The shares add up to the bubble ratio.
+        ``report.causes["drain"].share`` is the share of the cause ``drain``.
+        """
+        return PrintedRecords(compute_bubble_parts(self), _CAUSE_KINDS, [make_cause_table(self)])
 
     @property
     def advice(self) -> tuple[AdviceEntry, ...]:
@@ -167,33 +218,84 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         candidates = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
         return max(candidates, key=lambda candidate: candidate.bubble_ratio or 0.0, default=None)
 
-    def plot(self, *iterations: int | Iteration | None, **view: Any) -> Picture:
+    def what_if(self) -> PrintedRecords[Choice]:
+        """Return the order that ran and other schedules, simulated with the measured times.
+
+        The order that ran comes first, followed by the other schedules, best first. There are no
+        records if schedules cannot be compared; in this case, the printed text gives the reason.
+        ``report.what_if()["zb-h1"].makespan_ms`` is the simulated length of an iteration under the
+        schedule ``zb-h1``. Without ``analyze(..., what_if=True)``, schedules are simulated on the
+        first call, which takes seconds for large runs.
+        """
+        simulated = self.other_schedules or self.derive(simulate_other_schedules)
+        blocks = list_schedules(replace(self, other_schedules=simulated))
+        return PrintedRecords(simulated.rows, _CHOICE_KINDS, blocks, key="schedule")
+
+    def plot(
+        self,
+        *iterations: int | Iteration | None,
+        iteration: int | Iteration | None = None,
+        ranks: Sequence[int] = (),
+        rank: int | None = None,
+        rows: str | None = None,
+        causes: bool = False,
+        critical: bool = False,
+        communication: bool = False,
+        heat_map: bool = False,
+        style: str | None = None,
+        width: str | float | None = None,
+    ) -> ReportPicture:
         """Return a timeline picture of one or more iterations.
 
         Args:
             iterations: Iterations in the report, or their indices. If none are given, the typical
                 iteration is drawn.
-            view: Other attributes of :class:`.View`, for example ``ranks=(0, 3)`` or
-                ``causes=True``.
+            iteration: A single iteration, or its index.
+            ranks: Numbers of the ranks to draw, or empty for all ranks.
+            rank: Number of a single rank to draw.
+            rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage.
+            causes: Whether to color idle time by cause.
+            critical: Whether to draw a line along the critical path.
+            communication: Whether to draw a thin lane of communication operations under each rank.
+            heat_map: Whether to add a heat map of the time of each microbatch on each stage.
+            style: ``"screen"`` or ``"paper"``; see :class:`.View`.
+            width: Width on paper, such as ``"89mm"`` or ``"3.5in"``, or a number of millimeters.
 
         Raises:
-            UsageError: An iteration, rank or attribute does not exist, or a value has the wrong
+            UsageError: An iteration or rank does not exist, or a value is invalid or has the wrong
                 type.
         """
-        indices = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
-        _check_numbers("iteration", indices, [iteration.index for iteration in self.iterations])
-        ranks = view.get("ranks", ())
-        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-            raise UsageError(f"ranks={ranks!r}: is not a sequence; pass ranks=({ranks!r},)")
-        _check_numbers("rank", ranks, [rank.number for rank in self.ranks])
-        if unknown := view.keys() - {field.name for field in fields(View)}:
-            name = min(unknown)
-            raise UsageError(
-                f"plot() has no argument {name!r:.60}; see help(bubbleviz.View) for all arguments"
-            )
-        selected = View(iterations=tuple(sorted({*indices})), **view)
-        refuse_wrong_types(View, vars(selected))
-        return Picture(self, selected)
+        selected = [i for i in (*iterations, iteration) if i is not None]
+        indices = [i.index if isinstance(i, Iteration) else i for i in selected]
+        _check_numbers("iteration", indices, [i.index for i in self.iterations])
+        _check_sequence("ranks", ranks)
+        numbers = tuple(ranks) if rank is None else (*ranks, rank)
+        _check_numbers("rank", numbers, [each.number for each in self.ranks])
+        view = make_view(
+            style,
+            width,
+            iterations=tuple(sorted({*indices})),
+            ranks=numbers,
+            rows=rows,
+            causes=causes,
+            critical=critical,
+            communication=communication,
+            heat_map=heat_map,
+        )
+        with name_python_arguments():
+            return ReportPicture(picture(self, view), self, view)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document (``bubbleviz.report/2``) as dictionaries, lists and values."""
+        return make_document(self)
+
+    def to_pandas(self) -> Any:
+        """Return the operations as a pandas DataFrame, one row per operation.
+
+        Raises:
+            OutputError: pandas is not installed.
+        """
+        return self.operations.to_pandas()
 
     def save(self, path: str | Path, view: View | None = None) -> None:
         """Write the report to a file.
@@ -245,6 +347,16 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
         return draw_bounded_picture(self)[0]
+
+
+def _check_sequence(name: str, value: object) -> None:
+    """Check that an argument is a sequence of numbers rather than a single value.
+
+    Raises:
+        UsageError: The value is a text or cannot be iterated over.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}={value!r}: is not a sequence; pass {name}=({value!r},)")
 
 
 def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]) -> None:

@@ -631,7 +631,7 @@ def _make_schedule_advice(report: Report) -> Advice | None:
         - bubbleviz numbered the microbatches in the order in which they ran, and this order does
           not match any known schedule. In that case, the microbatches may actually be chunks.
     """
-    what_if, recognition = report.what_if, report.schedule
+    what_if, recognition = report.other_schedules, report.schedule
     is_unrecognized = recognition is not None and recognition.inferred and recognition.name is None
     if what_if is None or what_if.window != "schedule" or is_unrecognized:
         return None

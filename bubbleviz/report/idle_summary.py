@@ -6,14 +6,14 @@ and shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive
-from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
+from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
 
 #: Name and version of this model.
 IDLE_SCHEMA = "bubbleviz.idle/1"
@@ -385,6 +385,10 @@ class IdleSummary(Struct, frozen=True):
     def bubble_ratio(self) -> float | None:
         """Mean of the primary idle share, or None if it is unknown."""
         return self.summary.bubble_ratio[self.headline].mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document as dictionaries, lists and values."""
+        return to_values(self)
 
     @property
     def has_steps(self) -> bool:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
     from bubbleviz.explain.what_if import WhatIf
     from bubbleviz.report.memory import RunMemory
+    from bubbleviz.schedules.plan import Plan
 
 
 DerivedT = TypeVar("DerivedT")
@@ -84,9 +85,11 @@ class Report:
         schedule: The schedule recognized from the order of operations, or None if not analyzed.
         plan: Differences between the actual order of operations and the given plan, or None if no
             plan was given.
-        what_if: Other schedules, simulated with the measured times, or None if not simulated.
+        planned_order: The plan that was given, or None.
+        other_schedules: Other schedules, simulated with the measured times, or None if not
+            simulated. The method ``what_if`` simulates them if needed.
         theory: The schedule that ran, simulated with the measured times, or None if not simulated.
-            If other schedules were simulated as well, it equals ``what_if``.
+            If other schedules were simulated as well, it equals ``other_schedules``.
         command: Command line, or "" if there was none.
         exposed: Intervals during which only collectives ran on a rank.
         overheads: Intervals during which the profiler stopped a rank.
@@ -115,7 +118,8 @@ class Report:
     limitations: tuple[Limitation, ...]
     schedule: Recognition | None = None
     plan: Recognition | None = None
-    what_if: WhatIf | None = None
+    planned_order: Plan | None = None
+    other_schedules: WhatIf | None = None
     theory: WhatIf | None = None
     command: str = ""
     exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
@@ -141,6 +145,27 @@ class Report:
     def paths(self) -> tuple[str, ...]:
         """The paths of the profiles."""
         return tuple(profile.path for profile in self.profiles)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def num_stages(self) -> int | None:
+        """Number of pipeline stages that have a rank in the report, or None if unknown."""
+        return len({rank.stage for rank in self.ranks} - {None}) or None
+
+    @property
+    def num_microbatches(self) -> int | None:
+        """Number of microbatches in the typical iteration, or None if unknown."""
+        typical = self.typical_iteration()
+        return None if typical is None else typical.microbatches
+
+    @property
+    def num_iterations(self) -> int:
+        """Number of iterations, whether averaged or not."""
+        return len(self.iterations)
 
     @property
     def kind(self) -> str:

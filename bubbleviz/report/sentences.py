@@ -363,7 +363,9 @@ def _recommend_microbatches(report: Report) -> str:
 
 def _recommend_what_if(report: Report) -> str:
     """Return a sentence that mentions ``--what-if``, or "" if this option was given."""
-    return "" if report.what_if is not None else ". To compare other schedules, pass --what-if"
+    return (
+        "" if report.other_schedules is not None else ". To compare other schedules, pass --what-if"
+    )
 
 
 def _get_replayed_ratio(report: Report) -> float:
@@ -444,7 +446,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
     The clause compares simulations of the schedule and of the order that ran, both with the
     measured times and without delays.
     """
-    what_if = report.what_if
+    what_if = report.other_schedules
     base_ms = 0.0 if what_if is None else what_if.base_ms or 0.0
     limit_bytes = None if what_if is None else what_if.limit_bytes
     makespan_ms = choice.makespan_ms or 0.0

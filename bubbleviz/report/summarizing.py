@@ -108,7 +108,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         stragglers=_list_stragglers(report),
         critical_path=_make_critical_path(report),
         changes=_make_changes(explanation.changes),
-        what_if=_make_what_if(report.what_if),
+        what_if=_make_what_if(report.other_schedules),
         memory=report.memory,
         longest_bubbles=_list_longest_bubbles(report),
         slowdown=None if slowdowns is None else _make_slowdown(slowdowns, report.slowness),

@@ -1025,6 +1025,20 @@ class RunSummary(Struct, frozen=True):
         return None if self.typical is None else self.typical.microbatches
 
     @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def num_stages(self) -> int | None:
+        """Number of pipeline stages that have a rank in the report, or None if unknown."""
+        return len({rank.stage for rank in self.ranks} - {None}) or None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document as dictionaries, lists and values."""
+        return to_values(self)
+
+    @property
     def schedule_name(self) -> str | None:
         """Name of the schedule that ran, or None if it is unknown."""
         return None if self.schedule is None else self.schedule.name

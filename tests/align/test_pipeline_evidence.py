@@ -101,8 +101,8 @@ def test_no_output_draws_conclusions_about_a_pipeline(tmp_path: Path) -> None:
     assert reasons["stages of ranks"].startswith("the ranks may be stages or replicas")
     assert report.explanation.path is None
     assert report.explanation.changes == ()
-    assert report.what_if is not None
-    assert report.what_if.rows == ()
+    assert report.other_schedules is not None
+    assert report.other_schedules.rows == ()
     text = text_of(report)
     assert f"no schedule: {UNKNOWN}" in text
     for claim in ("ready to paste", "1f1b", "the pipeline", "The schedule itself", "gpipe"):

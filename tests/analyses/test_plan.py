@@ -238,8 +238,8 @@ def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() 
     planned = plan_run(extract_run(report, "run"), memory_limit="7")
 
     assert report.headline == "period"
-    assert report.what_if is not None
-    assert (planned.run.overlaps, report.what_if.window) == (False, "schedule")
+    assert report.other_schedules is not None
+    assert (planned.run.overlaps, report.other_schedules.window) == (False, "schedule")
     assert planned.best.best.plan.name == "zb-h1"
 
 

@@ -318,8 +318,8 @@ def test_without_stages_nothing_is_said_to_bound_the_iteration() -> None:
     assert (document["critical_path"], document["changes"]) == (None, None)
     assert str(describe_first_steps(report)).startswith("Set the order of the stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
-    assert report.what_if is not None
-    assert report.what_if.reason == reasons["critical path, slack and effects of changes"]
+    assert report.other_schedules is not None
+    assert report.other_schedules.reason == reasons["critical path, slack and effects of changes"]
 
 
 def test_without_a_common_clock_gaps_are_those_of_the_headline() -> None:

@@ -44,15 +44,15 @@ RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")
 def planted(planting: Planting) -> tuple[Report, WhatIf]:
     """Return the report on a planted run, and the predictions for other schedules."""
     report = analyze_planting(planting, what_if=True)
-    assert report.what_if is not None
-    return report, report.what_if
+    assert report.other_schedules is not None
+    return report, report.other_schedules
 
 
 def test_a_run_without_backwards_has_no_predictions(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
-    assert bubbleviz.analyze(path).what_if is None
+    assert bubbleviz.analyze(path).other_schedules is None
     report = bubbleviz.analyze(path, what_if=True)
-    what_if = report.what_if
+    what_if = report.other_schedules
 
     assert what_if is not None
     assert (what_if.measured, what_if.rows, what_if.same_schedule) == (None, (), None)
@@ -160,7 +160,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     )
     others = report.theory
 
-    assert report.what_if is None
+    assert report.other_schedules is None
     assert others is not None
     assert {row.schedule for row in others.rows} == {"measured", "no-delay", "1f1b"}
     assert others.best is None
@@ -209,9 +209,9 @@ def test_the_reason_for_a_missing_theory_is_given_in_full() -> None:
     )
     text = " ".join(list_texts(theory(report, View())))
 
-    assert report.what_if is not None
-    assert report.what_if.reason in text
-    assert "microbatch" not in report.what_if.reason
+    assert report.other_schedules is not None
+    assert report.other_schedules.reason in text
+    assert "microbatch" not in report.other_schedules.reason
     assert "…" not in text.split("measured", 2)[1]
 
 

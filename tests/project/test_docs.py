@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -165,16 +166,20 @@ def test_the_python_examples_run_one_after_the_other(
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
-    analyzed, report, stages, worst, comparison, causes, lengths, took, waited, advice, its, _ = (
-        printed
-    )
+    (analyzed, report, stages, parts, worst, figure, comparison, causes, *further) = printed
+    lengths, took, waited, advice, its, _, kernels = further
     ratio, first, stage, *_ = analyzed.splitlines()
     assert ratio == "schedule: 0.2727"
     assert first.startswith("The schedule itself causes the bubble: twice the microbatches")
     assert stage.startswith("0 0.2727")
     assert report.startswith("Report(schedule bubble ratio 0.2727, 4 ranks")
     assert stages.splitlines()[-1].split()[-1] == "3000000.0"
+    assert "waiting for another rank to produce the input" in parts
+    drain, mean = map(float, parts.splitlines()[-1].split())
+    assert (drain > 0, mean) == (True, 3 / 11)
     assert worst == f"0 {3 / 11}\n"
+    assert figure == ""
+    assert (tmp_path / "figure.svg").read_text(encoding="utf-8").count('width="89mm"') == 1
     assert comparison.startswith(
         "Comparison(period bubble ratio 26.87 % -> 0.00 %)\nschedule: 1f1b"
     )
@@ -187,7 +192,40 @@ def test_the_python_examples_run_one_after_the_other(
     assert "BW" in waited
     assert advice.startswith(first)
     assert advice.count("Ideal(zb-h1") == 2
+    assert "interleaved-zb" in advice
+    assert "kernel" in kernels
     assert "bubble_ratio" in its
+
+
+def list_documented_calls() -> Iterator[tuple[str, bool, str]]:
+    """Yield the calls that the Python guide lists: code, whether it works, and the result."""
+    for line in read_guide("python").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[1] in {"yes", "no"}:
+            for code in cells[0].split("`, `"):
+                yield code.strip("`"), cells[1] == "yes", cells[2]
+
+
+def test_calls_that_the_python_guide_lists_work_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fixtures").symlink_to(FIXTURES)
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "bubbleviz": bubbleviz,
+        "report": bubbleviz.analyze("fixtures/1f1b"),
+        "idle": bubbleviz.idle("fixtures/1f1b"),
+    }
+    calls = list(list_documented_calls())
+
+    assert len(calls) >= 40
+    for code, works, result in calls:
+        if works:
+            eval(code, names)
+        else:
+            with pytest.raises(AttributeError):
+                eval(code, names)
+            eval(result.strip("`"), names)
 
 
 @pytest.mark.parametrize("name", ["conventions", "traces"])

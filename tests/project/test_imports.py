@@ -19,6 +19,7 @@ EXTRAS = (
     "duckdb",
     "mcp",
     "mlflow",
+    "pandas",
     "prometheus_client",
     "pyarrow",
     "pydantic",

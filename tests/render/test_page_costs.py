@@ -237,7 +237,7 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
 
 
 def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Open) -> None:
-    assert in_bytes.what_if is not None
+    assert in_bytes.other_schedules is not None
     web_page = opened(in_bytes)
     rows = {row[0]: row for row in read_cells(web_page.page.locator("#schedules tbody tr"))}
     header = web_page.page.locator("#schedules thead th").all_inner_texts()
@@ -246,7 +246,7 @@ def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Op
     by_name = {name: dot for dot in dots for name in dot["schedules"].split(", ")}
 
     assert header[-2:] == ["peak memory", "fits in 1.10 GB"]
-    for row in in_bytes.what_if.rows:
+    for row in in_bytes.other_schedules.rows:
         if row.peak_bytes is None or row.bubble_ratio is None or row.schedule == "no-delay":
             continue
         names = {"measured": "as measured", "gpipe": "gpipe (this one)"}

@@ -67,11 +67,11 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
 @pytest.mark.parametrize(("saved", "advised"), [(0.019, False), (0.021, True)])
 def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: bool) -> None:
     report = analyze_planting(Planting(), what_if=True)
-    assert report.what_if is not None
+    assert report.other_schedules is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
-    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1], same_schedule=None)
-    all_advice = write_all_advice(replace(report, what_if=what_if))
+    what_if = replace(report.other_schedules, rows=rows, fastest_other=rows[-1], same_schedule=None)
+    all_advice = write_all_advice(replace(report, other_schedules=what_if))
 
     assert ("schedule" in {advice.kind for advice in all_advice}) is advised
 
@@ -82,26 +82,28 @@ def advice_on_schedule(report: Report) -> AdviceEntry | None:
 
 def test_the_schedule_that_ran_is_not_advised() -> None:
     report = analyze_planting(Planting(), what_if=True)
-    assert report.what_if is not None
+    assert report.other_schedules is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
-    for simulated in (report.what_if.same_schedule, None):
+    for simulated in (report.other_schedules.same_schedule, None):
         fastest = find_fastest_other(rows[2:], "1f1b")
-        what_if = replace(report.what_if, rows=rows, fastest_other=fastest, same_schedule=simulated)
+        what_if = replace(
+            report.other_schedules, rows=rows, fastest_other=fastest, same_schedule=simulated
+        )
 
-        assert advice_on_schedule(replace(report, what_if=what_if)) is None
+        assert advice_on_schedule(replace(report, other_schedules=what_if)) is None
 
 
 def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> None:
     report = analyze_planting(Planting(), what_if=True)
-    assert report.what_if is not None
-    assert report.what_if.same_schedule is not None
-    same_ns = 1e6 * report.what_if.same_schedule.makespan_ms
+    assert report.other_schedules is not None
+    assert report.other_schedules.same_schedule is not None
+    same_ns = 1e6 * report.other_schedules.same_schedule.makespan_ms
     # The replay takes longer, because operation times vary.
     replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))
-    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1])
-    advised = advice_on_schedule(replace(report, what_if=what_if))
+    what_if = replace(report.other_schedules, rows=rows, fastest_other=rows[-1])
+    advised = advice_on_schedule(replace(report, other_schedules=what_if))
 
     assert advised is not None
     assert advised.saving_ns == pytest.approx(0.1 * same_ns, rel=1e-6)

@@ -117,8 +117,8 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
 def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None:
     traces = write_planted_traces(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")
-    assert report.what_if is not None
-    rows = {row.schedule: row for row in report.what_if.rows}
+    assert report.other_schedules is not None
+    rows = {row.schedule: row for row in report.other_schedules.rows}
 
     # GPipe stores four microbatches on each stage. 1F1B stores two on one stage and one on the
     # other.
@@ -127,8 +127,8 @@ def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None
     assert rows["measured"].peak_bytes == pytest.approx(rows["gpipe"].peak_bytes, rel=0.01)
     assert not rows["1f1b"].fits
     roomy = bubbleviz.analyze(traces, what_if=True, memory_limit="1GB")
-    assert roomy.what_if is not None
-    fits = {row.schedule: row.fits for row in roomy.what_if.rows}
+    assert roomy.other_schedules is not None
+    fits = {row.schedule: row.fits for row in roomy.other_schedules.rows}
     assert (fits["1f1b"], fits["gpipe"], fits["dualpipe"]) == (True, False, False)
 
 
@@ -140,7 +140,7 @@ def test_the_picture_and_the_advice_choose_the_same_schedule(
     traces = write_planted_traces(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
     advised = next(entry for entry in write_all_advice(report) if entry.kind == "schedule")
-    what_if = report.what_if
+    what_if = report.other_schedules
     assert what_if is not None
     assert what_if.best is not None
 

@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +25,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import bubbleviz
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.picture.picture import picture
+from bubbleviz.render.simulated import Ideal
+from bubbleviz.report.compared.comparison import Comparison
+from bubbleviz.report.other_schedules import simulate_other_schedules
+from tests.support.nccl_runs import write_ring
 from tests.support.notes import list_restriction_codes
 from tests.support.pipeline_jobs import Job, simulate_job
 from tests.support.places import FIXTURES
@@ -93,6 +98,91 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
     assert plot._repr_svg_() == picture(report, view)
 
 
+def test_a_figure_of_a_paper_is_plotted_with_its_width_and_style(tmp_path: Path) -> None:
+    report = example()
+    figure = report.plot(iteration=2, rank=3, width="89mm", style="paper")
+    figure.save(tmp_path / "x.svg")
+
+    view = bubbleviz.View(iterations=(2,), ranks=(3,), width_mm=89.0, style="paper")
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8") == picture(report, view)
+    assert report.plot(report.iterations[2], ranks=[3], width=89, style="paper") == figure
+    assert repr(figure) == "Picture(a notebook displays it; save('x.svg') writes it to a file)"
+
+
+def test_causes_and_ratios_are_tables_of_records_that_are_found_by_name() -> None:
+    report = example()
+
+    drain = report.causes["drain"]
+    assert sum(cause.share for cause in report.causes) == pytest.approx(report.bubble_ratio)
+    assert report.causes[1:][0] == report.causes[1]
+    assert report.ratios["schedule"].mean == report.bubble_ratio == report.ratios[0].mean
+    assert report.causes.to_pandas().set_index("name").loc["drain"].share == drain.share
+    for records, definition in ((report.causes, "drain"), (report.ratios, "period")):
+        assert definition in repr(records)
+        assert not repr(records).endswith("\n")
+        assert records._repr_html_().startswith("<div><table>")
+        assert pickle.loads(pickle.dumps(records)) == records
+    with pytest.raises(KeyError, match=r"there is no 'drian'; did you mean drain\?"):
+        report.causes["drian"]
+    with pytest.raises(KeyError, match="there is no 'x'; the names are schedule, stage, "):
+        report.ratios["x"]
+
+
+def test_other_schedules_are_simulated_when_they_are_asked_for() -> None:
+    asked, simulated = example(), example(what_if=True)
+
+    assert asked.other_schedules is None
+    assert repr(asked.what_if()) == repr(simulated.what_if())
+    assert asked.what_if() == simulated.what_if()
+    zb_h1, same = (asked.what_if()[name].makespan_ms for name in ("zb-h1", "1f1b"))
+    assert zb_h1 is not None
+    assert same is not None
+    assert zb_h1 < same
+    frame = asked.what_if().to_pandas().set_index("schedule")
+    assert frame.loc["zb-h1", "makespan_ms"] == zb_h1
+    not_replayed = replace(asked, explanation=replace(asked.explanation, changes=()))
+    assert repr(not_replayed.what_if()).startswith("Other schedules cannot be compared: no iter")
+    assert len(not_replayed.what_if()) == 0
+
+
+def test_other_schedules_are_compared_with_the_plan_of_the_report(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.csv"
+    bubbleviz.simulate("gpipe", 4, 8).save(plan)
+    asked, simulated = (example(plan=plan, **more) for more in ({}, {"what_if": True}))
+
+    assert asked.what_if() == simulated.what_if()
+    on_request = asked.derive(simulate_other_schedules)
+    assert simulated.other_schedules is not None
+    assert repr(on_request.same_schedule) == repr(simulated.other_schedules.same_schedule)
+    assert "plan.csv" in repr(on_request.same_schedule)
+
+
+def test_a_report_is_the_json_document_and_a_data_frame(tmp_path: Path) -> None:
+    report = example()
+    report.save(tmp_path / "report.json")
+    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    frame = report.to_pandas()
+
+    assert json.loads(json.dumps(report.to_dict())) == document
+    loaded = bubbleviz.load(tmp_path / "report.json")
+    assert isinstance(loaded, bubbleviz.RunSummary)
+    assert json.loads(json.dumps(loaded.to_dict())) == document
+    assert (loaded.num_ranks, loaded.num_stages) == (4, 4)
+    assert frame["busy_ns"].sum() == report.operations.busy_ns.sum()
+    assert frame["microbatch"].dtype == "Int64"
+    assert frame["phase"].value_counts()["F"] == 3 * 4 * 8
+    assert (report.num_ranks, report.num_stages) == (4, 4)
+    assert (report.num_iterations, report.num_microbatches) == (3, 8)
+    assert str(report.schedule) == "1f1b (order matches in 3 of 3 iterations)"
+
+
+def test_a_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(bubbleviz.BubblevizError, match="install it with: pip install pandas"):
+        example().to_pandas()
+
+
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
@@ -105,10 +195,12 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: own.plot([1]), "there is no iteration [1]; the report has only 3"),
         (lambda own, _: own.plot(ranks=(4,)), "no rank 4; the report has only 4"),
         (lambda own, _: own.plot(ranks=2), "ranks=2: is not a sequence; pass ranks=(2,)"),
-        (
-            lambda own, _: own.plot(rank=2),
-            "plot() has no argument 'rank'; see help(bubbleviz.View) for all arguments",
-        ),
+        (lambda own, _: own.plot(rank=4), "no rank 4; the report has only 4"),
+        (lambda own, _: own.plot(iteration=3), "there is no iteration 3; the report has only 3"),
+        (lambda own, _: own.plot(width="89"), "width '89': must be a length with a unit"),
+        (lambda own, _: own.plot(width=9), "width '9mm': must be between 40 and 1189 mm"),
+        (lambda own, _: own.plot(width=[89]), "width=[89]: must be a length, such as '89mm' or 89"),
+        (lambda own, _: own.plot(style="papr"), "style 'papr': must be one of screen, paper"),
         (
             lambda own, _: own.save("x.svg", "x.md"),
             "'x.md': is not a bubbleviz.View; pass one path",
@@ -342,3 +434,70 @@ def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
     assert repr(compared) == repr(bubbleviz.compare(tmp_path / "before.json", tmp_path / "1.csv"))
     with pytest.raises(bubbleviz.BubblevizError, match="at least two"):
         bubbleviz.compare(saved)
+
+
+def test_compared_and_simulated_runs_are_plotted_and_saved(tmp_path: Path) -> None:
+    report, path = example(), str(FIXTURES / "1f1b")
+    compared = bubbleviz.compare([report, path, path])
+    compared.plot(width="89mm", style="paper").save(tmp_path / "compared.svg")
+    compared.save(tmp_path / "compared.json")
+    document = json.loads((tmp_path / "compared.json").read_text(encoding="utf-8"))
+
+    assert [run.title for run in compared.runs] == ["run 1", path, path]
+    assert repr(compared) == repr(bubbleviz.compare(report, path, path))
+    assert 'width="89mm"' in (tmp_path / "compared.svg").read_text(encoding="utf-8")
+    assert json.loads(json.dumps(compared.to_dict())) == document
+    assert "<table>" in compared._repr_html_()
+    for name in ("1f1b", "zb-h1"):
+        ideal = bubbleviz.simulate(name, 4, 8)
+        assert isinstance(ideal, Ideal)
+        assert ideal.plot()._repr_svg_() == ideal._repr_svg_()
+        ideal.save(tmp_path / f"{name}.csv")
+        assert bubbleviz.analyze(FIXTURES / "1f1b", plan=tmp_path / f"{name}.csv").plan is not None
+        assert ideal.to_dict()["makespan_ms"] == ideal.makespan_ms
+    with pytest.raises(bubbleviz.BubblevizError, match="cannot be drawn; draw interleaved-1f1b"):
+        bubbleviz.simulate("1f1b-i", 4, 8).plot()
+    with pytest.raises(bubbleviz.BubblevizError, match="at least two"):
+        bubbleviz.compare([report])
+    assert issubclass(type(compared), Comparison)
+
+
+def test_idle_time_has_kernels_by_name_and_a_picture(tmp_path: Path) -> None:
+    report = bubbleviz.idle(FIXTURES / "1f1b")
+    report.save(tmp_path / "idle.json")
+    report.plot().save(tmp_path / "idle.svg")
+    document = json.loads((tmp_path / "idle.json").read_text(encoding="utf-8"))
+    loaded = bubbleviz.load(tmp_path / "idle.json")
+    longest = report.kernels[0]
+
+    assert (tmp_path / "idle.svg").read_text(encoding="utf-8") == report._repr_svg_()
+    assert report.kernels[longest.name] == longest
+    assert longest.time_ns == max(kernel.time_ns for kernel in report.kernels)
+    frame = report.kernels.to_pandas()
+    assert frame["time_ns"].to_list() == [kernel["time_ns"] for kernel in document["kernels"]]
+    assert list(frame.columns) == ["name", "work_class", "count", "time_ns"]
+    assert json.loads(json.dumps(report.to_dict())) == document
+    assert loaded.to_dict() == report.to_dict()
+    compared = bubbleviz.compare(report, loaded)
+    assert repr(compared) == repr(bubbleviz.compare([loaded, loaded]))
+    with pytest.raises(bubbleviz.BubblevizError, match="a comparison of idle time has no operat"):
+        compared.plot()
+
+
+def test_communication_has_totals_by_name(tmp_path: Path) -> None:
+    report = bubbleviz.nccl(write_ring(tmp_path))
+    report.save(tmp_path / "nccl.json")
+    report.save(tmp_path / "operations.csv")
+    document = json.loads((tmp_path / "nccl.json").read_text(encoding="utf-8"))
+    names = list(report.totals.to_pandas().columns)
+
+    assert type(report) is bubbleviz.NcclReport
+    assert repr(report).startswith("<NcclReport: ")
+    assert json.loads(json.dumps(report.to_dict())) == document
+    for total, entry in zip(report.totals, document["totals"], strict=True):
+        assert [getattr(total, name) or None for name in names] == [entry[name] for name in names]
+    assert report.totals[report.totals[0].name] == report.totals[0]
+    assert "Communication, longest first" in repr(report.totals)
+    assert "<table>" in report._repr_html_()
+    with pytest.raises(bubbleviz.BubblevizError, match=r"must end in one of \.json, \.csv"):
+        report.save(tmp_path / "x.svg")

@@ -79,8 +79,8 @@ def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
     reason = "the profiles contain only one stage of a pipeline"
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.reason) == (None, reason)
-    assert report.what_if is not None
-    assert (report.what_if.rows, report.what_if.reason) == ((), reason)
+    assert report.other_schedules is not None
+    assert (report.other_schedules.rows, report.other_schedules.reason) == ((), reason)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])

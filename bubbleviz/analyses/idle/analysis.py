@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bubbleviz.align.waiting_kernels import find_waiting_names
 from bubbleviz.analyses.idle.advice import make_title
 from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.outputs import summary_of_idle
 from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
-from bubbleviz.analyses.idle.text import notebook
+from bubbleviz.analyses.idle.text import make_kernel_table, notebook
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
@@ -24,15 +26,26 @@ from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
+from bubbleviz.model.arrow import Kind
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.render.files import write_outputs
-from bubbleviz.render.formats import format_of_suffix
+from bubbleviz.render.display import Picture, PrintedRecords, make_rows, save_as
+from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.summary import to_values
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
 #: Maximum number of gaps per rank in the JSON that :meth:`IdleReport.save` writes.
 _LONGEST = 12
+#: Maximum number of kernels that :attr:`IdleReport.kernels` prints.
+_MAX_KERNELS = 20
+#: Column types of :attr:`IdleReport.kernels`.
+_KERNEL_KINDS: Mapping[str, Kind] = {
+    "name": "string",
+    "work_class": "string",
+    "count": "int64",
+    "time_ns": "int64",
+}
 
 
 class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of the base class
@@ -41,6 +54,34 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of
     def __repr__(self) -> str:
         """Return a one-line summary, because a full table could list a million gaps."""
         return f"<IdleReport: {make_title(self)}>"
+
+    @property
+    def kernels(self) -> PrintedRecords[Any]:
+        """One record per kernel or copy name over all devices, longest total time first.
+
+        The columns are ``name``, ``work_class``, ``count`` and ``time_ns``.
+        ``report.kernels["sgemm"].time_ns`` is the total time of the kernels with this name.
+        """
+        table = make_kernel_table(self, _MAX_KERNELS, full_names=False)
+        table = replace(table, hint="; to_pandas() returns all of them, with full names")
+        rows = make_rows("Kernel", _KERNEL_KINDS, self.work())
+        return PrintedRecords(rows, _KERNEL_KINDS, [table])
+
+    def plot(self) -> Picture:
+        """Return a picture of what each device and its host did over time."""
+        return Picture(draw_idle(self))
+
+    def summarize(self, gaps: int = _LONGEST) -> IdleSummary:
+        """Return the report as it is saved in JSON; :func:`bubbleviz.load` returns the same.
+
+        Args:
+            gaps: Maximum number of gaps per device.
+        """
+        return summary_of_idle(self, gaps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document (``bubbleviz.idle/1``) as dictionaries, lists and values."""
+        return to_values(self.summarize())
 
     def save(self, path: str | Path) -> None:
         """Write the picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
@@ -54,8 +95,8 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of
             UsageError: The file suffix is not supported.
             OutputError: The file cannot be written.
         """
-        name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
-        write_outputs({str(path): format_output(self, name, _LONGEST)}, force=True)
+        names = ("svg", "html", "json", "csv")
+        save_as(path, names, lambda name: format_output(self, name, _LONGEST))
 
     def _repr_html_(self) -> str:
         """Return the report as HTML: advice, tables, picture and limitations."""

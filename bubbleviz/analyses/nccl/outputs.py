@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from bubbleviz._version import __version__
@@ -209,3 +211,10 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
 def _keep_positive(values: Ints) -> Floats:
     """Return the values as floats, with zeros and negative values replaced with NaN."""
     return np.where(values > 0, values, np.nan)
+
+
+#: Functions that render the report, keyed by format name.
+RENDERINGS: Mapping[str, Callable[[Communication], str]] = {
+    "csv": format_operations_csv,
+    "json": as_json,
+}

@@ -39,7 +39,7 @@ def sections(communication: Communication) -> Iterator[blocks.Block]:
     """Yield all blocks of the detailed report."""
     yield blocks.Sentence(summary(communication))
     yield from list_late_and_hanging(communication, _ROWS)
-    yield _make_table(communication, _ROWS)
+    yield make_total_table(communication, _ROWS)
     yield from _make_clock_table(communication.clocks)
     yield blocks.Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
@@ -50,7 +50,7 @@ def first_screen(communication: Communication) -> Iterator[blocks.Block]:
     omitted_files = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
     yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *omitted_files, sums)])
     yield from list_late_and_hanging(communication, _FILES)
-    yield _make_table(communication, _FEW)
+    yield make_total_table(communication, _FEW)
     yield blocks.Sentence(
         "\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim"
     )
@@ -185,7 +185,7 @@ def _list_file_lines(communication: Communication) -> Iterator[str]:
         yield f"{to_one_line(path, None)}: {kind}, {operations}{of}\n"
 
 
-def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
+def make_total_table(communication: Communication, max_rows: int) -> blocks.Table:
     """Make the table of totals.
 
     Totals beyond the first ``max_rows`` are added up in one row. If there are several totals, an

@@ -32,17 +32,16 @@ def nccl(
     everything = bool(select_tables(details))
     settings = reading.make_arguments()
     outputs.check([*(file.path for file in find_inputs(files)), *(convention or ())])
-    from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
+    from bubbleviz.analyses.nccl.outputs import RENDERINGS
     from bubbleviz.analyses.nccl.text import first_screen, sections
 
     with show_reading_progress() as bars:
         report = measure_communication(
             files, convention=convention or (), progress=bars, **settings
         )
-    renderings = {"csv": format_operations_csv, "json": as_json}
     outputs.deliver(
         report,
-        lambda public, name, _: renderings[name](public),
+        lambda public, name, _: RENDERINGS[name](public),
         lambda shown: show(sections(shown) if everything else first_screen(shown)),
         warnings=[limitation.sentence for limitation in report.limitations],
     )

@@ -31,7 +31,7 @@ from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
-from bubbleviz.model.texts import format_count
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of deviations that are kept. All deviations are counted.
@@ -64,9 +64,9 @@ class IterationOrder:
     names: tuple[str | None, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recognition:
-    """The schedule that a run followed.
+    """The schedule that a run followed. It is printed as one line.
 
     Attributes:
         name: Name of the schedule, or None if no known schedule has this order.
@@ -96,6 +96,40 @@ class Recognition:
     deviations: tuple[Deviation, ...] = ()
     deviation_count: int = 0
     inferred: bool = False
+
+    def __str__(self) -> str:
+        """Return one line with the recognized schedule and how well the run matches it.
+
+        If no schedule is recognized, the line contains the reason. If some iterations match other
+        schedules, those are listed at the end of the line.
+        """
+        if self.reason == reasons.FORWARD_ONLY:
+            return f"none, {reasons.FORWARD_ONLY}"
+        if self.name is None:
+            return f"not recognized: {self.reason}"
+        also = f", here the same as {' and '.join(self.also)}" if self.also else ""
+        line = f"{to_one_line(self.name, 60)}{also} ({self._describe_match()})"
+        names = {name for i in self.iterations for name in (i.name, *i.names)}
+        other_names = sorted({name or "unknown order" for name in names if name != self.name})
+        if not other_names:
+            return line
+        return f"{line}; other iterations: {to_one_line(', '.join(other_names), 120)}"
+
+    def __repr__(self) -> str:
+        return f"Recognition({self})"
+
+    def _describe_match(self) -> str:
+        """Return a clause on how well the order of the run matches the schedule."""
+        exact, agreeing = sum(iteration.exact for iteration in self.agreeing), len(self.agreeing)
+        total = format_count(len(self.judged), "iteration")
+        matches = f"order matches in {exact} of {total}"
+        if exact < len(self.judged) and self.distance is None:
+            matches = f"structure matches in {agreeing} of {total}"
+        elif exact < len(self.judged):
+            matches = f"{format_percent(self.distance)} of operations out of order, {matches}"
+        if self.inferred:
+            matches += "; microbatches are numbered by order, so another schedule may look the same"
+        return matches
 
     @property
     def agreeing(self) -> tuple[IterationOrder, ...]:

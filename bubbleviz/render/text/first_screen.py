@@ -17,7 +17,7 @@ from bubbleviz.model.run_kinds import EVALUATION
 from bubbleviz.model.texts import capitalize, format_count, format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.text import orders, ranks
+from bubbleviz.render.text import ranks
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.stacked_bar import draw_stacked_bar
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
@@ -340,9 +340,7 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
     ran = None if _name_exact_schedule(report) else report.schedule
     for title, order in (("schedule", ran), ("plan", report.plan)):
         if order is not None and order.reason not in NO_PIPELINE:
-            yield from wrap_paragraph(
-                orders.describe_recognition(order), display, lead=f"{title}:", max_lines=2
-            )
+            yield from wrap_paragraph(str(order), display, lead=f"{title}:", max_lines=2)
     for mark in _list_restrictions(report):
         yield from wrap_paragraph(
             to_one_line(mark, 160), display, lead="!", lead_style=_WARNING, max_lines=2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bubbleviz.explain.recognition.deviations import Deviation
-from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
+from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.model.texts import format_count, format_percent, to_one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
@@ -27,7 +27,7 @@ def list_orders(report: Report) -> Iterator[doc.Block]:
         if recognition.reason in NO_PIPELINE:
             yield doc.Sentence(f"no {title}: {recognition.reason}")
             continue
-        yield doc.Sentence(f"{title}: {describe_recognition(recognition)}")
+        yield doc.Sentence(f"{title}: {recognition}")
         yield from _list_deviations(report, recognition)
 
 
@@ -57,37 +57,6 @@ def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.B
     if n_more > 0:
         lines.append(f"and {n_more:,} more; for the full list, use -o report.json")
     yield doc.make_bullets(lines)
-
-
-def describe_recognition(recognition: Recognition) -> str:
-    """Return one line with the recognized schedule and how well the run matches it.
-
-    If no schedule is recognized, the line contains the reason. If some iterations match other
-    schedules, those are listed at the end of the line.
-    """
-    if recognition.reason == FORWARD_ONLY:
-        return f"none, {FORWARD_ONLY}"
-    if recognition.name is None:
-        return f"not recognized: {recognition.reason}"
-    also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
-    exact = sum(iteration.exact for iteration in recognition.agreeing)
-    total = len(recognition.judged)
-    matches = f"order matches in {exact} of {format_count(total, 'iteration')}"
-    if exact < total and recognition.distance is None:
-        agreeing = len(recognition.agreeing)
-        matches = f"structure matches in {agreeing} of {format_count(total, 'iteration')}"
-    elif exact < total:
-        matches = f"{format_percent(recognition.distance)} of operations out of order, {matches}"
-    if recognition.inferred:
-        matches += "; microbatches are numbered by order, so another schedule may look the same"
-    line = f"{to_one_line(recognition.name, 60)}{also} ({matches})"
-    names = {name for i in recognition.iterations for name in (i.name, *i.names)}
-    other_names = sorted({name or "unknown order" for name in names if name != recognition.name})
-    return (
-        f"{line}; other iterations: {to_one_line(', '.join(other_names), 120)}"
-        if other_names
-        else line
-    )
 
 
 def _describe_deviation(report: Report, deviation: Deviation) -> str:

@@ -232,7 +232,7 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
     If the times could not be measured, only a sentence that gives the reason is yielded. Yields
     nothing if the report does not compare schedules.
     """
-    comparison = report.what_if
+    comparison = report.other_schedules
     if comparison is None:
         return
     if comparison.measured is None:
