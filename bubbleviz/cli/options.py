@@ -97,6 +97,7 @@ _SUPPLIED = ("outputs", "invocation")
 JSON = {"json": "Write JSON for programs."}
 CSV = {"csv": "Write CSV."}
 MARKDOWN = {"markdown": "Write a summary for a pull request."}
+LATEX = {"latex": "Write a LaTeX table (booktabs)."}
 SVG = {"svg": "Draw a picture as SVG."}
 PICTURE_FILES = {**SVG, "pdf": "Draw a picture as PDF.", "png": "Draw a picture as PNG."}
 ORDER = {"csv": "Write the order of operations as PyTorch's CSV."}

@@ -1,8 +1,8 @@
-"""Renders a comparison of runs as text, JSON or CSV, or as panels on a common time axis."""
+"""Renders a comparison of runs as text or a file, or as panels on a common time axis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from bubbleviz.model.texts import (
     quote_formula,
     to_one_line,
 )
+from bubbleviz.render import comparison_latex
 from bubbleviz.render import document as doc
+from bubbleviz.render.latex import list_figure_comments
 from bubbleviz.render.markdown import render_markdown
-from bubbleviz.render.picture.panels import draw_panels, of_typical
+from bubbleviz.render.picture.panels import draw_panel_page, of_typical
 from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
@@ -34,6 +36,7 @@ from bubbleviz.report.ratio_summary import ReportSummary, has_iterations
 from bubbleviz.report.restrictions import find_no_pipeline, list_entries, read_restrictions
 
 if TYPE_CHECKING:
+    from bubbleviz.render.picture.page import Page
     from bubbleviz.report.summary import Average
     from bubbleviz.report.view import View
 
@@ -191,12 +194,28 @@ def draw_svg(comparison: Comparison, view: View) -> str:
             "leave out the picture, or draw each run with: bubbleviz idle RUN -o idle.svg"
         )
     check_drawable({run.path: run.report is None for run in comparison.runs})
-    reports = [run.report for run in comparison.runs if run.report is not None]
+    return _draw_page(comparison, view).svg()
+
+
+def _draw_page(comparison: Comparison, view: View) -> Page:
+    """Draw the panels of the runs that have a measured report, and return the page."""
+    titles = _make_panel_titles(comparison, view)
     panels = [
-        (title, report, of_typical(report, view))
-        for title, report in zip(_make_panel_titles(comparison, view), reports, strict=True)
+        (title, run.report, of_typical(run.report, view))
+        for title, run in zip(titles, comparison.runs, strict=True)
+        if run.report is not None
     ]
-    return draw_panels(panels, f"{len(panels)} runs on a common time axis")
+    return draw_panel_page(panels, f"{len(panels)} runs on a common time axis")
+
+
+def format_latex(comparison: Comparison, view: View) -> str:
+    """Return a comparison as a LaTeX table, with the figure as a comment if it can be drawn."""
+    figure: Iterable[str] = ()
+    if all(run.report is not None for run in comparison.runs):
+        figure = list_figure_comments(
+            view, "comparison.pdf", lambda drawn: _draw_page(comparison, drawn)
+        )
+    return comparison_latex.render(comparison, figure)
 
 
 def _make_panel_titles(comparison: Comparison, view: View) -> list[str]:
@@ -262,6 +281,7 @@ RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
     "json": lambda comparison, _: format_json(comparison),
     "csv": lambda comparison, _: write_csv(comparison),
     "markdown": lambda comparison, _: format_markdown(comparison),
+    "latex": format_latex,
     "svg": draw_svg,
     "pdf": lambda comparison, view: as_pdf(draw_svg(comparison, view)),
     "png": lambda comparison, view: as_png(draw_svg(comparison, view)),

@@ -6,7 +6,7 @@ the same way as those of a measured run. Several simulations are drawn as panels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count, format_document, format_percent, to_one_line
 from bubbleviz.render import document as blocks
-from bubbleviz.render.picture.panels import draw_panels, make_simulated_report
-from bubbleviz.render.picture.picture import picture
+from bubbleviz.render import simulation_latex
+from bubbleviz.render.latex import list_figure_comments
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.picture.panels import draw_panel_page, make_simulated_report
+from bubbleviz.render.picture.picture import draw_picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.ideal_run import make_report
 from bubbleviz.report.view import View
-from bubbleviz.schedules.choices import Choice
+from bubbleviz.schedules.choices import Choice, sort_by_device_time
 from bubbleviz.schedules.communication.torch_csv import write
 from bubbleviz.schedules.ideal import Estimate, Ideal
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, find_formula
@@ -82,7 +85,46 @@ def draw_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: The result was computed by a formula, so there are no operations to draw.
     """
-    return picture(make_report(_check_order(result)), view)
+    return _draw_page(_check_order(result), view).svg()
+
+
+def _draw_page(ideal: Ideal, view: View) -> Page:
+    """Draw a simulated schedule, and return the page, whose title is a caption."""
+    page = draw_picture(make_report(ideal), view)
+    page.title = _describe_common_sizes([ideal])
+    if ideal.schedule_ratio is not None:
+        page.title += f"; {100 * ideal.schedule_ratio:.1f} % of its time is bubble"
+    page.title += "."
+    return page
+
+
+def format_latex(result: Ideal | Estimate, view: View) -> str:
+    """Return a simulated schedule as a LaTeX table, with its picture as a figure in a comment.
+
+    The cost and the stage ratio are printed if the schedule is defined only by a formula.
+    """
+    if isinstance(result, Estimate):
+        choice = Choice(
+            result.name,
+            result.stages,
+            result.microbatches,
+            result.chunks,
+            cost_ns=1e6 * result.cost_ms,
+            bubble_ratio=result.stage_ratio,
+        )
+        return simulation_latex.render([choice], result.restrictions, ())
+    plan = result.plan
+    choice = Choice(
+        plan.name,
+        plan.stages,
+        plan.microbatches,
+        plan.chunks,
+        makespan_ns=1e6 * result.makespan_ms,
+        bubble_ratio=result.schedule_ratio,
+        peak_activations=max(result.peak_activations),
+    )
+    figure = list_figure_comments(view, "schedule.pdf", lambda drawn: _draw_page(result, drawn))
+    return simulation_latex.render([choice], result.restrictions, figure)
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
@@ -112,6 +154,7 @@ RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
     "svg": draw_svg,
     "pdf": lambda result, view: as_pdf(draw_svg(result, view)),
     "png": lambda result, view: as_png(draw_svg(result, view)),
+    "latex": format_latex,
     "csv": lambda result, _: write(_check_order(result).plan),
 }
 
@@ -209,20 +252,25 @@ class SimulatedSizes:
     """Several schedules or sizes, simulated with the same times.
 
     Attributes:
-        choices: The predictions, cheapest per microbatch first. Must not be empty.
+        choices: The predictions, in the order in which the user named the schedules and sizes.
+            Must not be empty.
         restrictions: Reasons why the measured times behind the choices may be wrong.
-        simulations: The simulations to draw, in the order in which the user named the schedules.
-            Empty if nothing is drawn.
+        simulations: The simulations to draw, in the same order. Empty if nothing is drawn.
     """
 
     choices: tuple[Choice, ...]
     restrictions: tuple[Restriction, ...] = ()
     simulations: tuple[Ideal, ...] = ()
 
+    @property
+    def cheapest_first(self) -> tuple[Choice, ...]:
+        """The predictions, sorted by device time per microbatch."""
+        return sort_by_device_time(self.choices)
+
 
 def format_sizes(sizes: SimulatedSizes) -> str:
     """Return the predictions for several schedules or sizes as JSON text."""
-    settings = [_make_choice_values(choice) for choice in sizes.choices]
+    settings = [_make_choice_values(choice) for choice in sizes.cheapest_first]
     entries = [restriction.entry for restriction in sizes.restrictions]
     return format_document(SCHEMA, {"restrictions": entries, "settings": settings})
 
@@ -236,6 +284,11 @@ def draw_sizes(sizes: SimulatedSizes, view: View) -> str:
     if not sizes.simulations:
         reasons = dict.fromkeys(choice.reason for choice in sizes.choices if choice.reason)
         raise UsageError(f"no schedule can be drawn: {'; '.join(reasons)}")
+    return _draw_panel_page(sizes, view).svg()
+
+
+def _draw_panel_page(sizes: SimulatedSizes, view: View) -> Page:
+    """Draw each simulation as a panel, and return the page. There must be a simulation."""
     titles = _make_panel_titles(sizes.simulations)
     panels = [
         (title, make_simulated_report(simulation, "schedule"), view)
@@ -243,7 +296,17 @@ def draw_sizes(sizes: SimulatedSizes, view: View) -> str:
     ]
     not_drawn = [choice for choice in sizes.choices if choice.reason]
     note = "; ".join(f"{choice.schedule} is not drawn: {choice.reason}" for choice in not_drawn)
-    return draw_panels(panels, _describe_common_sizes(sizes.simulations), note)
+    return draw_panel_page(panels, _describe_common_sizes(sizes.simulations), note)
+
+
+def format_sizes_latex(sizes: SimulatedSizes, view: View) -> str:
+    """Return the predictions as a LaTeX table, with the panels as a figure in a comment."""
+    figure: Iterable[str] = ()
+    if sizes.simulations:
+        figure = list_figure_comments(
+            view, "schedules.pdf", lambda drawn: _draw_panel_page(sizes, drawn)
+        )
+    return simulation_latex.render(sizes.choices, sizes.restrictions, figure)
 
 
 def _make_panel_titles(simulations: Sequence[Ideal]) -> list[str]:
@@ -286,12 +349,13 @@ def _describe_common_sizes(simulations: Sequence[Ideal]) -> str:
 #: Functions that render several simulated schedules, keyed by the name of the command-line option.
 SIZE_RENDERINGS: Mapping[str, Callable[[SimulatedSizes, View], str | bytes]] = {
     "json": lambda sizes, _: format_sizes(sizes),
+    "latex": format_sizes_latex,
     "svg": draw_sizes,
     "pdf": lambda sizes, view: as_pdf(draw_sizes(sizes, view)),
     "png": lambda sizes, view: as_png(draw_sizes(sizes, view)),
 }
-#: Formats in which simulations are drawn.
-PICTURES = frozenset({"svg", "pdf", "png"})
+#: Formats that contain a picture of the simulations, or describe one.
+DRAWN = frozenset({"svg", "pdf", "png", "latex"})
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
@@ -318,7 +382,7 @@ def list_sizes(sizes: SimulatedSizes) -> Iterator[blocks.Block]:
 
     The error column ``±`` is left out if no choice is based on measured times.
     """
-    choices = sizes.choices
+    choices = sizes.cheapest_first
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
     columns = [name for name in rows[0] if measured or name != "±"]

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from bubbleviz.report.labels import MARK
 
+if TYPE_CHECKING:
+    from bubbleviz.render.picture.page import Page
+    from bubbleviz.report.view import View
+
 #: Maximum length of text from a profile.
 _MAX_LENGTH = 600
+#: Style and width, in mm, of the figure that comments describe if no picture is written.
+_STYLE, _WIDTH_MM = "paper", 89.0
 #: Matches file names that need no escaping in ``\\includegraphics``.
 _PLAIN_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: LaTeX for characters that have a special meaning or no ASCII form.
@@ -76,31 +83,31 @@ def format_half_width(value: float | None, unit: float = 1.0) -> str:
     return text if text == "--" else rf"$\pm$\,{text}"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure to include in a paper.
+def list_figure_comments(
+    view: View, default_file: str, draw: Callable[[View], Page]
+) -> Iterator[str]:
+    """Draw a figure, and yield comment lines with a figure environment to copy.
 
-    Attributes:
-        file: Name of the file that contains the figure.
-        origin: Comment that says how the file is written.
-        caption: One sentence.
-        note: Sentences below the figure, or "" for none.
+    The caption describes the picture that is written with the view. If no picture is written, and
+    the view has neither style nor width, the figure has the width of one column in a paper.
+
+    Args:
+        view: The view of the picture.
+        default_file: Name of the file to include if no picture is written.
+        draw: Function that draws the picture on a page. The title of the page is the caption, and
+            its description is the note.
     """
-
-    file: str
-    origin: str
-    caption: str
-    note: str
-
-
-def list_figure_comments(figure: Figure) -> Iterator[str]:
-    """Yield comment lines with a figure environment to copy."""
-    yield f"% Figure, {figure.origin}:"
+    origin = "drawn with the same options"
+    if not (view.picture_file or view.style or view.width_mm):
+        view = replace(view, style=_STYLE, width_mm=_WIDTH_MM)
+        origin = f"written by -o {default_file} --style {_STYLE} --width {_WIDTH_MM:g}mm"
+    page = draw(view)
+    yield f"% Figure, {origin}:"
     yield r"%   \begin{figure}"
-    yield rf"%     \centering\includegraphics{{{figure.file}}}"
-    yield rf"%     \caption{{{escape_latex(figure.caption)}}}"
-    if figure.note:
-        yield rf"%     \footnotesize\raggedright Note: {escape_latex(figure.note)}\par"
+    file = name_figure_file(view.picture_file, default_file)
+    yield rf"%     \centering\includegraphics{{{file}}}"
+    yield rf"%     \caption{{{escape_latex(page.title)}}}"
+    yield rf"%     \footnotesize\raggedright Note: {escape_latex(page.description)}\par"
     yield r"%   \end{figure}"
 
 

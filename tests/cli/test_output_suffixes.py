@@ -184,8 +184,8 @@ def test_two_outputs_cannot_share_a_file(tmp_path: Path, cli: CommandLine) -> No
     [
         (["idle", ONE], ["json", "csv", "svg"]),
         (["nccl", ONE], ["json", "csv"]),
-        (["compare", ONE, ONE], ["json", "csv", "svg", "md"]),
-        (["simulate", *SIZES], ["json", "svg"]),
+        (["compare", ONE, ONE], ["json", "csv", "svg", "md", "tex"]),
+        (["simulate", *SIZES], ["json", "svg", "tex"]),
     ],
     ids=lambda value: value[0],
 )
@@ -199,6 +199,6 @@ def test_other_commands_write_by_suffix(
         assert code == 0, err
         assert json.loads((tmp_path / "x.json").read_text())
         assert sorted(map(str, tmp_path.iterdir())) == sorted(files)
-    refused = cli.refused(*words, "-o", str(tmp_path / "x.tex"), code=2)
+    refused = cli.refused(*words, "-o", str(tmp_path / "x.trace"), code=2)
     assert "unknown suffix; the name must end in one of" in refused
     assert words[0] != "idle" or ".html" in refused

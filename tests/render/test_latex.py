@@ -17,15 +17,19 @@ from hypothesis import strategies as st
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
+from bubbleviz.render.comparison import format_latex
 from bubbleviz.render.formats.latex import render
 from bubbleviz.render.latex import escape_latex, name_figure_file
 from bubbleviz.render.picture.picture import picture
+from bubbleviz.report.compared.comparison import ComparedRun, compare
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.averages import make_average
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
+from tests.support.summaries import make_saved_idle
 
 #: All LaTeX commands that the table may contain.
 KNOWN = {
@@ -42,6 +46,7 @@ KNOWN = {
     "times",
     "pm",
     "mu",
+    "Delta",
     "cdot",
     "geq",
     "triangleright",
@@ -224,6 +229,99 @@ def test_clock_intervals_and_contradictions_are_reported(report: Report) -> None
     assert list_cells(text)[1][1] == r"27.27\,!"
     assert "A ratio marked ! depends on clocks that contradict each other." in text
     check_latex(without_comments(text))
+
+
+# Tests of other commands.
+
+SIMULATED = ("--schedule", "zb-h1,gpipe,1f1b-i", "-p", "4", "-m", "8", "--tf=1", "--tb=1", "--tw=1")
+
+
+def test_several_schedules_are_a_table_in_the_given_order(cli: CommandLine) -> None:
+    text = cli.printed("simulate", *SIMULATED, "--latex", "-")
+
+    check_latex(without_comments(text))
+    assert list_cells(text) == [
+        ["Schedule", "$p$", "$m$", "$v$", "ms", r"Bubble \%", "Act."],
+        ["zb-h1", "4", "8", "1", "27.00", "11.11", "4"],
+        ["gpipe", "4", "8", "1", "33.00", "27.27", "8"],
+        ["1f1b-i", "4", "8", "2", "--", "--", "--"],
+    ]
+    assert "% 1f1b-i: 1f1b-i is a formula without an order of operations" in text
+    assert (
+        r"\caption{2 simulated iterations on 4 stages with 8 microbatches: (a) zb-h1; (b) gpipe.}"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cells", "is_drawn"),
+    [
+        ("1f1b", ["1f1b", "4", "8", "1", "33.00", "27.27", "4"], True),
+        ("1f1b-i", ["1f1b-i", "4", "8", "2", "28.50", "15.79", "--"], False),
+    ],
+)
+def test_a_single_schedule_is_a_table_with_its_figure(
+    schedule: str, cells: list[str], is_drawn: bool, cli: CommandLine
+) -> None:
+    text = cli.printed("simulate", "--schedule", schedule, *SIMULATED[2:], "--latex", "-")
+
+    check_latex(without_comments(text))
+    assert list_cells(text)[1:] == [cells]
+    caption = (
+        r"\caption{1 simulated iteration of 1f1b on 4 stages with 8 microbatches; "
+        r"27.3 \% of its time is bubble.}"
+    )
+    assert (caption in text) == is_drawn
+
+
+def test_predictions_from_a_run_have_intervals(cli: CommandLine, tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    cli.printed("analyze", FIXTURES / "1f1b", "-o", saved)
+
+    text = cli.printed("simulate", "--from", saved, "-m", "8,16", "--latex", "-")
+
+    check_latex(without_comments(text))
+    assert [row[5][:4] for row in list_cells(text)] == [r"95\,", r"$\pm", r"$\pm"]
+
+
+def test_compared_runs_are_a_table_with_one_row_per_run(cli: CommandLine) -> None:
+    text = cli.printed("compare", FIXTURES / "1f1b", FIXTURES / "zb-h2", "--latex", "-")
+
+    check_latex(without_comments(text))
+    header, first, second = list_cells(text)
+    assert header[:3] == ["Run", "Schedule", r"Bubble \%"]
+    assert first == ["1f1b", "1f1b", "26.87", r"$\pm$\,0.00", "33.50", r"$\pm$\,0.00", "--", "--"]
+    assert second[:3] == ["zb-h2", "zb-h2", "0.00"]
+    # 48.25 ms for 16 microbatches, compared with 33.5 ms for 8.
+    assert second[6] == "$-27.99$"
+    assert r"\caption{2 runs on a common time axis: (a) 1f1b; (b) zb-h2.}" in text
+
+
+def test_saved_reports_are_compared_without_a_figure(cli: CommandLine, tmp_path: Path) -> None:
+    saved = [tmp_path / f"{name}.json" for name in ("1f1b", "zb-v")]
+    for file in saved:
+        cli.printed("analyze", FIXTURES / file.stem, "-o", file)
+
+    text = cli.printed("compare", *saved, "--latex", "-")
+
+    check_latex(without_comments(text))
+    assert [row[0] for row in list_cells(text)] == ["Run", "1f1b", "zb-v"]
+
+
+def test_idle_time_is_compared_without_schedules() -> None:
+    runs = [
+        ComparedRun(
+            name,
+            f"{name}.json",
+            make_saved_idle(make_average(0.25, 0.01, 4), make_average(3e7, 1e5, 4)),
+        )
+        for name in ("a_b", "c")
+    ]
+
+    text = format_latex(compare(runs), View())
+
+    check_latex(without_comments(text))
+    assert list_cells(text)[0][:2] == ["Run", r"Idle \%"]
+    assert list_cells(text)[1][:2] == [r"a\_b", "25.00"]
 
 
 # Tests of hostile names.

@@ -127,7 +127,7 @@ def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: Comma
     ("words", "expected"),
     [
         (("-m", "8,16", "-o", "x.csv"), "a CSV file holds the order of a single schedule"),
-        (("-m", "8-40", "-o", "x.svg"), "a picture has at most 26 panels, not 33"),
+        (("-m", "8-40", "-o", "x.svg"), "a figure has at most 26 panels, not 33"),
         (("--schedule", "1f1b-i,nope", "-m", "8", "-o", "x.svg"), "nope"),
         (("--schedule", "1f1b-i", "-m", "8,16", "-o", "x.svg"), "no schedule can be drawn: 1f1b-i"),
         (("-m", "8,x"), "must be numbers or ranges"),

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 WORSE = 3
 
 
-@options.command({**options.MARKDOWN, **options.JSON, **options.CSV, **options.PICTURE_FILES})
+@options.command(
+    {
+        **options.MARKDOWN,
+        **options.JSON,
+        **options.CSV,
+        **options.LATEX,
+        **options.PICTURE_FILES,
+    }
+)
 def compare(
     runs: list[str] = argument(
         "RUNS...",
@@ -61,7 +69,7 @@ def compare(
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(is_saved)
     comparison = compare_runs(_read_runs(runs, measurement, outputs.names))
-    view = paper.make_view()
+    view = paper.make_view(outputs.public_formats)
     outputs.deliver(
         comparison,
         lambda public, name, _: comparison_report.RENDERINGS[name](public, view),

@@ -126,7 +126,7 @@ class ScheduleOptions:
         return limit, until_b, until_w
 
 
-@options.command({**options.JSON, **options.PICTURE_FILES, **options.ORDER})
+@options.command({**options.JSON, **options.LATEX, **options.PICTURE_FILES, **options.ORDER})
 def simulate(
     *,
     times: TimeOptions,
@@ -195,7 +195,7 @@ def simulate(
                 stage_times,
                 option_values,
                 outputs,
-                paper.make_view(),
+                paper.make_view(outputs.public_formats),
             )
             return
         with show_search_progress() as watch:
@@ -205,7 +205,7 @@ def simulate(
     if saved is not None:
         result = replace(result, restrictions=read_restrictions(saved.restrictions))
     outputs.names.note(saved)
-    view = paper.make_view()
+    view = paper.make_view(outputs.public_formats)
 
     outputs.deliver(
         result,
@@ -228,7 +228,7 @@ def _check_comparison(
         UsageError: An output holds a single order of operations, or a picture would have more than
             ``_MAX_PANELS`` panels.
     """
-    from bubbleviz.render.ideal import PICTURES
+    from bubbleviz.render.ideal import DRAWN
 
     formats = set(outputs.formats.values())
     if "csv" in formats:
@@ -237,9 +237,9 @@ def _check_comparison(
             "size, or write .json or .svg"
         )
     n_panels = prod(max(len(values), 1) for values in option_values)
-    if n_panels > _MAX_PANELS and formats & PICTURES:
+    if n_panels > _MAX_PANELS and formats & DRAWN:
         raise UsageError(
-            f"a picture has at most {_MAX_PANELS} panels, not {n_panels:,}; pass fewer schedules "
+            f"a figure has at most {_MAX_PANELS} panels, not {n_panels:,}; pass fewer schedules "
             "or sizes"
         )
 
@@ -265,7 +265,7 @@ def _compare(
         view: Style of the pictures.
     """
     from bubbleviz.render import ideal as ideal_report
-    from bubbleviz.schedules.choices import simulate_sizes, sort_by_device_time
+    from bubbleviz.schedules.choices import simulate_sizes
 
     name, p, m = sizes
     schedules, stages, microbatches, chunks = option_values
@@ -273,7 +273,7 @@ def _compare(
     run = None
     if saved is not None and given_times == (None,) * 4:
         run = measure_stage_times(saved)
-    is_drawn = bool(ideal_report.PICTURES & set(outputs.formats.values()))
+    is_drawn = bool(ideal_report.DRAWN & set(outputs.formats.values()))
     choices, simulations = [], []
     for choice, simulation in simulate_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
@@ -282,7 +282,7 @@ def _compare(
         if is_drawn and simulation is not None:
             simulations.append(simulation)
     result = ideal_report.SimulatedSizes(
-        sort_by_device_time(choices),
+        tuple(choices),
         () if saved is None else read_restrictions(saved.restrictions),
         tuple(simulations),
     )

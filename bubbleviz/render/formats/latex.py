@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
 from bubbleviz.render.latex import (
-    Figure,
     LatexTable,
     escape_latex,
     format_cell,
@@ -17,7 +15,6 @@ from bubbleviz.render.latex import (
     join_lines,
     list_figure_comments,
     list_table_lines,
-    name_figure_file,
     truncate_latex,
 )
 from bubbleviz.render.picture.picture import draw_picture
@@ -30,8 +27,6 @@ from bubbleviz.report.view import View
 
 #: Maximum number of listed profiles.
 _MAX_PROFILES = 16
-#: Style and width, in mm, of the figure that the comments describe if no picture is written.
-_STYLE, _WIDTH_MM = "paper", 89.0
 
 
 def render(report: Report, view: View) -> str:
@@ -67,26 +62,13 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     yield "% Methods, ready to paste:"
     yield f"%   {escape_latex(write_methods(report))}"
     if select(report, view) is not None:
-        yield from list_figure_comments(_describe_figure(report, view))
+        yield from list_figure_comments(
+            view, "bubbles.pdf", lambda drawn: draw_picture(report, drawn)
+        )
     if report.limitations:
         yield "% Limitations:"
     for limitation in report.limitations:
         yield f"%   {truncate_latex(limitation.what)}: {truncate_latex(limitation.reason)}"
-
-
-def _describe_figure(report: Report, view: View) -> Figure:
-    """Draw the figure of a view, and return its caption.
-
-    If no picture is written with the view, and the view has neither style nor width, the figure has
-    the width of one column in a paper.
-    """
-    origin = "drawn with the same options"
-    if not (view.picture_file or view.style or view.width_mm):
-        view = replace(view, style=_STYLE, width_mm=_WIDTH_MM)
-        origin = f"written by -o bubbles.pdf --style {_STYLE} --width {_WIDTH_MM:g}mm"
-    page = draw_picture(report, view)
-    file = name_figure_file(view.picture_file, "bubbles.pdf")
-    return Figure(file, origin, page.title, page.description)
 
 
 def _make_table(report: Report, measure: str) -> LatexTable:

@@ -52,11 +52,15 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         heading: Heading above all panels.
         note: Sentence below the heading, or "" for none.
     """
-    return _make_page(panels, heading, note).svg()
+    return draw_panel_page(panels, heading, note).svg()
 
 
-def _make_page(panels: Sequence[Panel], heading: str, note: str) -> Page:
-    """Draw panels on a new page, and return the page; see :func:`draw_panels`."""
+def draw_panel_page(panels: Sequence[Panel], heading: str, note: str = "") -> Page:
+    """Draw panels on a new page, and return the page; see :func:`draw_panels`.
+
+    The title of the page is a caption that names all panels, and its description explains the
+    picture.
+    """
     style = style_of(panels[0][2]) if panels else SCREEN
     lettered = _add_letters(panels)
     return draw_page(style, lambda sized: _draw_on_page(lettered, heading, note, Page(style=sized)))
@@ -89,13 +93,10 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
     panel = [timeline for timeline in timelines if timeline is not None]
     longest = max(panel, key=lambda timeline: timeline.selection.span_ns, default=None)
-    page.description = f"{len(panels)} timelines on the same time scale, each from its own start"
     if longest is None:
-        page.description += "."
         for title, report, view in panels:
             _draw_title(page, title, nothing_to_draw(report, view))
         return page
-    page.description += f"; the longest takes {duration(longest.selection.span_ns)}."
     rows = max(len(timeline.selection.rows) for timeline in panel)
     left = max(timeline.layout(rows=rows).left for timeline in panel)
     scale = longest.layout(left=left, rows=rows)
@@ -110,8 +111,37 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
         page.y = layout.bottom + _GAP
     draw_axis(page, scale, page.y - _GAP)
     draw_legend(page, panel)
-    _draw_notes(page, _list_notes(panels, timelines))
+    notes = _list_notes(panels, timelines)
+    _draw_notes(page, notes)
+    page.title = _write_caption(panels, heading)
+    page.description = " ".join((*_describe_panels(panel, longest), *notes))
     return page
+
+
+def _write_caption(panels: Sequence[Panel], heading: str) -> str:
+    """Return a sentence that consists of the heading and the titles of all panels."""
+    caption = to_one_line(heading, 200)
+    if len(panels) > 1:
+        caption += ": " + "; ".join(to_one_line(title, 120) for title, _, _ in panels)
+    return f"{caption}."
+
+
+def _describe_panels(panel: Sequence[TimelinePainter], longest: TimelinePainter) -> Iterator[str]:
+    """Yield sentences about the time scale and the boxes of all panels.
+
+    Args:
+        panel: The timelines, after they have been drawn.
+        longest: The timeline that spans the most time.
+    """
+    length = duration(longest.selection.span_ns)
+    if len(panel) > 1:
+        yield f"Each timeline begins at its own start, on the same scale; the longest is {length}."
+    numbers = ""
+    if all(timeline.rows.has_numbers for timeline in panel):
+        numbers = "; the number in a box is its microbatch"
+    elif any(timeline.rows.has_numbers for timeline in panel):
+        numbers = "; numbers in boxes are microbatches"
+    yield f"Boxes are operations, to scale{numbers}."
 
 
 def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> None:
