@@ -55,8 +55,10 @@ class Standout:
         """Description of the difference from the other ranks."""
         if self.phase:
             return f"{self.phase} takes {self.times:.2f} times the median of its stage"
-        side = "above" if self.above > 0 else "below"
-        return f"bubble ratio {100 * abs(self.above):.2f} points {side} the median"
+        # A low ratio is not a merit: the other ranks usually wait for the busiest one.
+        activity, side = ("more idle", "above") if self.above > 0 else ("busier", "below")
+        points = f"{100 * abs(self.above):.2f} points {side} the median"
+        return f"{activity} than the other ranks (bubble ratio {points})"
 
     @property
     def short(self) -> str:
@@ -238,7 +240,8 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
             unnamed = members[is_unnamed[members]]
             has_most = _MIN_FRACTION * len(members) <= len(unnamed) < len(ranks)
             if len(members) > 1 and has_most:
-                yield kind, f"{kind} {to_one_line(str(key), 60)}", unnamed
+                prefix = "p" if kind == "pipeline" else ""
+                yield kind, f"{kind} {prefix}{to_one_line(str(key), 60)}", unnamed
                 is_unnamed[unnamed] = False
     for index in np.flatnonzero(is_unnamed).tolist():
         rank = ranks[index]

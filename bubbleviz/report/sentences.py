@@ -619,7 +619,7 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
         n_ranks = format_count(len(fault.ranks), "rank")
-        replica = f"replica {report.ranks[first].pipeline}"
+        replica = f"pipeline p{report.ranks[first].pipeline}"
         phases = _compare_phases(fault, "in the other replicas")
         return (
             f"Find out why all {n_ranks} of {replica} are slow",

@@ -71,11 +71,11 @@ def test_pipelines_that_lack_a_stage_are_counted(tmp_path: Path, server: int) ->
     report = bubbleviz.analyze(tmp_path)
 
     stage, first = (0, 0) if server == 0 else (1, 56)
-    places = ", ".join(f"{stage} of pipeline {first + n}" for n in range(8))
+    places = ", ".join(f"p{first + n} stage {stage}" for n in range(8))
     assert list_reasons(report, "ranks without a profile") == [
         (
             8,
-            f"ranks are missing from 8 of 64 pipelines (stage {places}), so ratios are incomplete",
+            f"ranks are missing from 8 of 64 pipelines ({places}), so ratios are incomplete",
         )
     ]
     assert list_restriction_codes(report) == ["ranks-missing"]

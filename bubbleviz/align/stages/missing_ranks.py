@@ -86,13 +86,10 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
     absent = np.argwhere(~is_present)
     if not len(absent):
         return ()
-    phrases = list_and_count(
-        [f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _MAX_LISTED
-    )
+    phrases = list_and_count([f"p{number[p]} stage {numbers[s]}" for p, s in absent], _MAX_LISTED)
     incomplete_count = int((~is_present.all(axis=1)).sum())
     return _make_limitation(
-        f"ranks are missing from {incomplete_count:,} of {len(number):,} pipelines (stage "
-        f"{phrases})",
+        f"ranks are missing from {incomplete_count:,} of {len(number):,} pipelines ({phrases})",
         len(absent),
     )
 

@@ -782,7 +782,7 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
-    """Return ``replica N`` if a fault affects only one replica and the run has several, else "".
+    """Return ``pipeline pN`` if a fault affects only one replica and the run has several, else "".
 
     Args:
         replica: Replicas that the fault affects, or -1 if unknown. May contain duplicates.
@@ -790,7 +790,7 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
     """
     affected = find_distinct(replica).tolist()
     is_one_of_several = len(affected) == 1 and len(find_distinct(all_replicas)) > 1
-    return f"replica {affected[0]}" if is_one_of_several and affected[0] != NONE else ""
+    return f"pipeline p{affected[0]}" if is_one_of_several and affected[0] != NONE else ""
 
 
 def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:

@@ -95,13 +95,13 @@ def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> 
     """Return the stage label of each row, made up of a mark, the pipeline and the stage.
 
     In styles with notes, a row is marked if it represents a rank that the advice is about. The
-    pipeline is named if the drawn ranks belong to several pipelines. The labels of rows that show
-    the spread of replicas never name a pipeline.
+    pipeline is named if the drawn ranks belong to several pipelines, or if rows represent ranks of
+    several pipelines. The labels of rows that show the spread of replicas never name a pipeline.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
     # Rows that show the spread of replicas represent several pipelines, so they do not name one.
     drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
-    pipelines = {rank.pipeline for rank in selection.ranks}
+    pipelines = {report.ranks[rank].pipeline for row in selection.rows for rank in row.replicas}
     has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)
     stages = []
     for row in selection.rows:
@@ -171,7 +171,7 @@ def _name_row(row: RankRow, clock: str) -> str:
     """
     if row.reason:
         return to_one_line(row.reason, 80)
-    replicas = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
+    replicas = f"one of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
     note = f", {clock}" if clock else ""
     return to_one_line(f"{replicas}{to_one_line(row.rank.label, 60)}{note}", 80)
 

@@ -160,7 +160,7 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
     return [
         [(f"phase {name}", s) for name, s in costs.by_phase.items()],
         [(f"stage {stage}", s) for stage, s in costs.by_stage.items()],
-        [(f"replica {replica}", s) for replica, s in costs.by_replica.items()],
+        [(f"pipeline p{replica}", s) for replica, s in costs.by_replica.items()],
         [(name_rank_with_number(report, rank), float(slowdown_of_rank[rank])) for rank in ranks],
         [(f"microbatch {number}", s) for number, s in costs.by_microbatch.items()],
         [(f"link {ends[0]} to {ends[1]}", s) for ends, s in costs.by_link.items()],

@@ -108,7 +108,7 @@ class Trace:
             number = rank.index + 1
             labels = [f"host {_truncate(rank.host)}", f"process {rank.pid}"]
             if rank.pipeline is not None:
-                labels.insert(0, f"pipeline {rank.pipeline}")
+                labels.insert(0, f"pipeline p{rank.pipeline}")
             if rank.stage is not None:
                 labels.insert(0, f"stage {rank.stage}")
             tracks = (

@@ -65,7 +65,7 @@ def test_a_link_that_becomes_slow_is_named_with_its_onset_and_cost(
     assert advice[0].since_iteration == since
     assert advice[0].iterations == 10 - since
     assert advice[0].saving_ratio == pytest.approx(saved, abs=0.02)
-    assert f"of replica 0 has been slow since iteration {since}" in advice[0].text
+    assert f"of pipeline p0 has been slow since iteration {since}" in advice[0].text
     assert [entry.place for entry in advice if entry.kind == "link"] == ["link-1-2"]
 
 

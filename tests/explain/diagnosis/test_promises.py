@@ -139,11 +139,11 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
 WORDS = {
     "rank": "rank 6 is slow",
     "rank of four copies": "x as long as on the other ranks of stage 1",
-    "replica": "all 4 ranks of replica 1 are slow",
+    "replica": "all 4 ranks of pipeline p1 are slow",
     "stage": "layers off stage 2",
     "microbatch": "microbatch 3 is too long",
     "iteration": "slows down all ranks in 1 iteration (2)",
-    "link of a replica": "between stages 0 and 1 of replica 1 is slow",
+    "link of a replica": "between stages 0 and 1 of pipeline p1 is slow",
     "slows": "before iteration 3 (-",
     "slows alone": "x as long. Check clocks",
     "drift": "slower and slower",

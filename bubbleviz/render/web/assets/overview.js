@@ -49,7 +49,7 @@ class Overview {
   }
 
   name({ pipeline, copy }) {
-    return pipeline === null ? `copy ${copy}` : `pipeline ${pipeline}`;
+    return pipeline === null ? `copy ${copy}` : `pipeline p${pipeline}`;
   }
 
   // The quantities that cells can show: the bubble ratio, and the time of each phase relative to the
@@ -291,7 +291,7 @@ function farthest(run) {
   const away = run.report.ranks.map(({ index }) => {
     const [phase, times] = slow.reduce((most, [name, values]) => values[index] !== null && Math.abs(values[index] - 1) > Math.abs(most[1] - 1) ? [name, values[index]] : most, ["", 1]);
     const above = means.ratio[index] === null ? 0 : means.ratio[index] - middle;
-    const why = Math.abs(times - 1) >= LEAST_TIMES ? `${phase} takes ${significant(times)} times the median of its stage` : `${percent(Math.abs(above))} ${above > 0 ? "above" : "below"} the median`;
+    const why = Math.abs(times - 1) >= LEAST_TIMES ? `${phase} takes ${significant(times)} times the median of its stage` : `${above > 0 ? "more idle" : "busier"} than the other ranks (bubble ratio ${significant(100 * Math.abs(above), 2)} points ${above > 0 ? "above" : "below"} the median)`;
     return { name: run.rankLabel(index), rank: index, count: 1, ratio: means.ratio[index], above, why, score: Math.max(Math.abs(times - 1) >= LEAST_TIMES ? Math.abs(times - 1) : 0, Math.abs(above) >= LEAST_POINTS ? Math.abs(above) : 0) };
   });
   return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);

@@ -295,7 +295,7 @@ class Painter {
 // or else cuts out the middle, because the labels of ranks differ at their ends.
 function fitted(c, whole, room) {
   const [place] = whole.split(" · ");
-  const [name] = place.split(" (1 of ");
+  const [name] = place.split(" (one of ");
   const text = name.replace("stage ", "s").replace(" GPU ", ":");
   const fits = [whole, place, name, text].find((shorter) => c.measureText(shorter).width <= room);
   if (fits !== undefined) return fits;

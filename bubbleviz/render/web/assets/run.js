@@ -217,7 +217,14 @@ class Run {
       const replicas = row.replicas.filter((rank) => this.report.ranks[rank].pipeline === pipeline);
       row.rank = replicas.find((rank) => this.culprits.has(rank)) ?? replicas[0] ?? row.rank;
     }
-    return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
+    return found.map((row) => (row.replicas.length > 1 ? { ...row, label: this.replicaLabel(row) } : row));
+  }
+
+  // Label of a row that stands for several replicas, with the pipeline of the replica that is drawn.
+  replicaLabel({ rank, label, replicas }) {
+    const own = this.report.ranks[rank];
+    const pipeline = own.pipeline === null ? "" : `p${own.pipeline} `;
+    return `${pipeline}${label} (one of ${replicas.length})`;
   }
 
   // Whether the page contains the ratio of each rank in each iteration. Pages with very many
