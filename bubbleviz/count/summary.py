@@ -147,7 +147,7 @@ def _choose_single_iteration_ratio(
     if "schedule" in available:
         if is_forward_only:
             return "schedule", "the run only goes forward, and one window covers the recording"
-        return "schedule", "consecutive iterations do not overlap"
+        return "schedule", "iterations do not overlap, so each is measured on its own"
     if "stage" in available:
         # Without a common clock, the relative timing of iterations on several hosts is unknown.
         unknown = "" if is_forward_only else ", and so is the overlap of consecutive iterations"

@@ -18,6 +18,7 @@ class LimitationKind(Enum):
     """
 
     OTHER = auto()
+    DETAILS = auto()  # models of GPUs are missing, which no time or ratio needs
     COSTS = auto()  # kernels, calls or instructions are missing, so costs may be wrong
     WRONG_COSTS = auto()  # instruction costs are wrong
     KERNELS_LEFT_OUT = auto()  # kernels without timestamps are left out; affects costs

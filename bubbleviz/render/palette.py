@@ -1,11 +1,11 @@
 """Colors of pictures, legible in print, in grayscale and on a dark screen.
 
 The fill colors of phases match those of the figures in the zero-bubble papers. Some phase colors
-are equally dark. A phase that would otherwise look like another one in grayscale has a strip along
-its top or bottom edge::
+are equally dark. A phase that would otherwise look like another one in grayscale, or like idle
+time, has a strip along its top edge, its bottom edge, or both::
 
-    F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
-                         ▒▒▒▒     ░░░░                ▄▄▄▄
+    F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀   Optimizer ▀▀▀▀
+                         ▒▒▒▒     ░░░░                ▄▄▄▄             ▄▄▄▄
 
 Idle time uses other hues, and each cause of idle time has its own hatch.
 
@@ -34,6 +34,7 @@ PAIR = "#eef3f8"
 PALE_WEIGHT = "#e0f0e7"
 PALE_INPUT = "#dbf3f5"
 OPTIMIZER = "#ffd966"
+DARK_OPTIMIZER = "#8a6500"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
@@ -311,7 +312,11 @@ def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: in
             (0.5, PAIR),
             (0.25, shade_of(BACKWARD_INPUT, second_shade)),
         ),
-        Phase.OPTIMIZER: ((1.0, OPTIMIZER),),
+        Phase.OPTIMIZER: (
+            (0.15, DARK_OPTIMIZER),
+            (0.7, OPTIMIZER),
+            (0.15, DARK_OPTIMIZER),
+        ),
     }
     parts = [phase.label, *(str(s) for s in (shade, second_shade) if s >= 0 and shades > 1)]
     name = "-".join([*parts, f"of{shades}"] if len(parts) > 1 else parts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import escape_leading_dash, to_one_line
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.texts import escape_leading_dash, format_count, to_one_line
 from bubbleviz.report.report import Report
 
 ReportT = TypeVar("ReportT", bound=Report)
@@ -37,8 +37,12 @@ def make_paths_relative(report: ReportT) -> ReportT:
     Paths appear in profiles, limitations and the command line. If a profile could not be read, its
     path appears only at the start of its limitation.
     """
-    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
-    paths = {profile.path for profile in report.profiles} | heads
+    paths = {profile.path for profile in report.profiles}
+    # Only the start of a reason that has a colon can be the path of a file without a profile.
+    reasons = [entry.reason for entry in report.limitations if ": " in entry.reason]
+    heads = {reason.split(": ", 1)[0] for reason in reasons}
+    known_starts = tuple(f"{path} " for path in paths)
+    paths |= {head for head in heads if not head.startswith(known_starts)}
     published = {path: make_relative(path) for path in paths if Path(path).is_absolute()}
     report = replace(report, command=_make_command_relative(report.command))
     return _replace_paths(report, published) if published else report
@@ -90,26 +94,56 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
     )
 
 
-def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
+def list_limitation_lines(
+    report: Report, max_lines: int = 12, *, without: Collection[LimitationKind] = ()
+) -> list[str]:
     """Return a report's limitations, one line per reason, with relative paths.
 
     A line contains the subjects, the number of affected items unless it is 1, and the reason, for
-    example ``kernels; copies (12): reason``. Long texts are shortened.
+    example ``kernels; copies (12): reason``. If several profiles have the same limitation, the
+    number of profiles follows the reason. Long texts are shortened.
 
     Args:
         report: The report.
         max_lines: Maximum number of reasons to list. If there are more, an additional line says how
             many were omitted.
+        without: Kinds of limitations to leave out.
     """
-    of_reason: dict[str, list[Limitation]] = {}
-    for entry in make_paths_relative(report).limitations:
-        of_reason.setdefault(entry.reason, []).append(entry)
+    report = make_paths_relative(report)
+    paths = {profile.path for profile in report.profiles}
+    of_reason: dict[tuple[bool, str], list[tuple[str, Limitation]]] = {}
+    for entry in report.limitations:
+        if entry.kind not in without:
+            path, reason = _split_path(entry.reason, paths)
+            of_reason.setdefault((path != "", reason), []).append((path, entry))
     lines = []
-    for reason, entries in of_reason.items():
-        subjects = to_one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
-        total = sum(entry.count for entry in entries)
+    for (_, reason), entries in of_reason.items():
+        subjects = to_one_line("; ".join(dict.fromkeys(entry.what for _, entry in entries)), 160)
+        total = sum(entry.count for _, entry in entries)
         times = f" ({total:,})" if total != 1 else ""
-        lines.append(f"{subjects}{times}: {to_one_line(reason, 400)}")
+        text = _name_profiles(reason, list(dict.fromkeys(path for path, _ in entries)))
+        lines.append(f"{subjects}{times}: {to_one_line(text, 400)}")
     if len(lines) > max_lines:
         lines[max_lines:] = [f"and {len(lines) - max_lines} more (all of them with -o report.json)"]
     return lines
+
+
+def _split_path(reason: str, paths: Collection[str]) -> tuple[str, str]:
+    """Split the reason of a limitation into the path of a profile and the remaining text.
+
+    If the reason does not start with the path of a profile and a space, the path is "".
+    """
+    end = reason.find(" ")
+    while end >= 0:
+        if reason[:end] in paths:
+            return reason[:end], reason[end + 1 :]
+        end = reason.find(" ", end + 1)
+    return "", reason
+
+
+def _name_profiles(reason: str, paths: Sequence[str]) -> str:
+    """Return a reason with the path of its profile, or the first path and the number of others."""
+    path, *others = paths
+    if others:
+        return f"{reason} ({path} and {format_count(len(others), 'other file')})"
+    return f"{path} {reason}".lstrip()

@@ -257,7 +257,7 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
     assert ratio.value is not None
     assert ratio.interval == (ratio.value, ratio.value)
     assert none.headline == "schedule"
-    assert none.headline_reason == "consecutive iterations do not overlap"
+    assert none.headline_reason == "iterations do not overlap, so each is measured on its own"
     with pytest.raises(UsageError, match="must be one of causal, utc, none"):
         bubbleviz.analyze(paths, align="ptp")
 

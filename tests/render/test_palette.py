@@ -124,6 +124,15 @@ def test_adjacent_colors_differ_in_grey_and_with_few_colors() -> None:
         assert 15 not in numbers
 
 
+def test_the_optimizer_does_not_look_like_idle_time_in_grey() -> None:
+    """Its main color is almost as light as the background of idle time."""
+    bands = palette.make_paint(Phase.OPTIMIZER).bands
+
+    for ink in (palette.LIGHT, palette.DARK):
+        lumas = [compute_luma(color) for height, color in bands if height >= 0.15]
+        assert max(abs(luma - compute_luma(ink.gap)) for luma in lumas) > 100
+
+
 def test_slower_is_also_darker_in_grey() -> None:
     shades = [palette.measure_luminance(palette.get_heat_color(place / 10)) for place in range(11)]
 

@@ -12,6 +12,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import make_iteration_records
+from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.rows import make_rows
@@ -91,11 +92,19 @@ def few_ranks_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 # Tests of ranks that stand out.
 
 
+def test_a_low_bubble_ratio_does_not_read_as_praise() -> None:
+    busy = Standout("stage", "stage 5", (5,), 0.2, -0.1768, "", 1.0)
+    idle = replace(busy, above=0.1768)
+
+    assert busy.why == "busier than the other ranks (bubble ratio 17.68 points below the median)"
+    assert idle.why == "more idle than the other ranks (bubble ratio 17.68 points above the median)"
+
+
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     report = make_run(6, slow=(2,))
     (standout,) = list_standouts(report, means_of(report))
 
-    assert (standout.name, standout.ranks) == ("pipeline 2", (4, 5))
+    assert (standout.name, standout.ranks) == ("pipeline p2", (4, 5))
     assert (standout.phase, standout.times) == ("BW", 1.5)
     assert standout.why == "BW takes 1.50 times the median of its stage"
 
@@ -171,7 +180,7 @@ def test_tables_of_many_ranks_have_a_row_per_stage(planted: Report) -> None:
 
     assert "idle time by cause per stage (mean of its replicas), ms" in text
     assert "Distribution over 20 ranks" in text
-    assert re.search(r"^pipeline 9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
+    assert re.search(r"^pipeline p9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
     assert not re.search(r"^17 ", text, re.MULTILINE)
 
 
@@ -205,7 +214,7 @@ def test_the_first_screen_shows_how_ranks_are_spread(width: int, unicode: bool) 
     assert len(lines) <= MAX_LINES
     assert max(map(measure_cells, lines)) <= width
     assert any(line.startswith("The 600 ranks: ") for line in lines)
-    assert any("pipeline 7 (2 ranks)" in line for line in lines)
+    assert any("pipeline p7 (2 ranks)" in line for line in lines)
     assert unicode or "\n".join(lines).isascii()
 
 
@@ -220,7 +229,7 @@ def test_stages_are_drawn_as_their_median_replica() -> None:
     assert [row.spread for row in rows] == [True, True, False]
     assert [row.rank.stage for row in rows] == [0, 1, 0]
     assert all(row.rank.pipeline != 0 for row in rows[:2])
-    assert rows[2].reason == "one of pipeline 0: BW 1.50 x median"
+    assert rows[2].reason == "one of pipeline p0: BW 1.50 x median"
     assert [len(row.replicas) for row in rows] == [5, 5, 1]
 
 

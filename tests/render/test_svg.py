@@ -319,8 +319,8 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
     texts = list_texts(render(COPIES, View(rows="stage")))
 
     assert [text for text in texts if "GPU" in text] == [
-        "1 of 2: node1:0 GPU 0",
-        "1 of 2: node1:1 GPU 1",
+        "one of 2: node1:0 GPU 0",
+        "one of 2: node1:1 GPU 1",
     ]
     note = "Rows: stages, each drawn as its first replica, with the ratio of that replica."
     assert note in " ".join(texts)
@@ -338,14 +338,14 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
     assert iteration is not None
     ratios = {rank.rank: rank.bubble_ratio[report.headline] for rank in iteration.ranks}
     expected_ranks = [rank for rank in report.ranks if rank.pipeline == 1]
-    assert [text for text in texts if "GPU" in text and text.startswith("1 of 2: ")] == [
-        f"1 of 2: {rank.label}" for rank in expected_ranks
+    assert [text for text in texts if "GPU" in text and text.startswith("one of 2: ")] == [
+        f"one of 2: {rank.label}" for rank in expected_ranks
     ]
     percentages = [text.split() for text in texts if text.endswith("%")]
     assert [words for words in percentages if len(words) == 2] == [
         [f"{100 * (ratios[rank.index] or 0.0):.1f}", "%"] for rank in expected_ranks
     ]
-    assert f"{MARK} stage 1" in texts
+    assert f"{MARK} p1 stage 1" in texts
     note = "Rows: stages, each drawn as its replica in the pipeline that the advice is"
     assert note in " ".join(texts)
 
@@ -357,6 +357,16 @@ def test_the_picture_equals_the_golden_file() -> None:
 
 
 # Tests of texts.
+
+
+def test_only_an_unusual_primary_ratio_is_explained() -> None:
+    report = make_report(run_1f1b(2, 2))
+    unknown = {name: replace(s, mean=None) for name, s in report.summary.bubble_ratio.items()}
+    without = replace(report, summary=replace(report.summary, bubble_ratio=unknown))
+
+    assert report.headline_reason not in list_texts(render(report, View()))
+    for unusual in (replace(report, headline="stage"), without):
+        assert report.headline_reason in list_texts(render(unusual, View()))
 
 
 LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}

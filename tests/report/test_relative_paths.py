@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.report.published_paths import make_paths_relative
+from bubbleviz.model.limitations import Limitation, LimitationKind, merge_limitations
+from bubbleviz.render.picture.picture import picture
+from bubbleviz.report.published_paths import list_limitation_lines, make_paths_relative
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import make_report
 from tests.support.places import FIXTURES
 
@@ -84,3 +88,45 @@ def test_a_deleted_directory_leaves_only_the_name(
     gone.rmdir()
 
     assert make_relative(str(tmp_path / "node0.sqlite")) == "node0.sqlite"
+
+
+def make_report_without_models(paths: tuple[str, ...], reason: str) -> Report:
+    """Return a report whose profiles all lack the models of their GPUs."""
+    report = make_report([])
+    (profile,) = report.profiles
+    limitations = tuple(
+        Limitation("GPU models", f"{path} {reason}", kind=LimitationKind.DETAILS) for path in paths
+    )
+    profiles = tuple(replace(profile, path=path) for path in paths)
+    return replace(report, profiles=profiles, limitations=tuple(merge_limitations(limitations)))
+
+
+def test_a_limitation_of_several_files_is_one_line() -> None:
+    paths = tuple(f"node{number}.sqlite" for number in range(4))
+    report = make_report_without_models(paths, "lacks TARGET_INFO_GPU")
+
+    assert list_limitation_lines(report) == [
+        "GPU models (4): lacks TARGET_INFO_GPU (node0.sqlite and 3 other files)"
+    ]
+    single = make_report_without_models(paths[:1], "lacks TARGET_INFO_GPU")
+    assert list_limitation_lines(single) == ["GPU models: node0.sqlite lacks TARGET_INFO_GPU"]
+
+
+def test_all_paths_of_a_merged_limitation_are_relative() -> None:
+    paths = tuple(str(Path(f"run/node{number}.sqlite").absolute()) for number in range(8))
+    report = make_report_without_models(paths, "lacks TARGET_INFO_GPU")
+
+    (limitation,) = make_paths_relative(report).limitations
+    assert limitation.reason == (
+        "run/node0.sqlite lacks TARGET_INFO_GPU; run/node1.sqlite lacks TARGET_INFO_GPU; "
+        "run/node2.sqlite lacks TARGET_INFO_GPU; and 5 more"
+    )
+
+
+def test_a_picture_does_not_list_details_that_it_does_not_show() -> None:
+    report = make_report_without_models(("node0.sqlite",), "lacks TARGET_INFO_GPU")
+    cut = Limitation("kernels", "they were not recorded")
+
+    assert "TARGET_INFO_GPU" not in picture(report, View())
+    drawn = picture(replace(report, limitations=(*report.limitations, cut)), View())
+    assert "they were not recorded" in drawn

@@ -6,6 +6,7 @@ unless the style specifies a height.
 
 from __future__ import annotations
 
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.heat_map import draw_heat_maps
 from bubbleviz.render.picture.legend import draw_legend
@@ -23,6 +24,8 @@ from bubbleviz.report.view import View
 
 #: Maximum number of limitations listed below the picture.
 _MAX_LIMITATIONS = 5
+#: Kinds of limitations that affect nothing in a picture.
+_NOT_DRAWN = (LimitationKind.DETAILS, LimitationKind.LIMIT_UNUSED)
 
 
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
@@ -80,8 +83,9 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
             has_numbers=timeline.rows.has_numbers,
         )
         page.description = " ".join((note, *notes))
-    for line in list_limitation_lines(report, _MAX_LIMITATIONS) if page.style.notes else ():
-        page.paragraph(line, page.style.letters.note)
+    if page.style.notes:
+        for line in list_limitation_lines(report, _MAX_LIMITATIONS, without=_NOT_DRAWN):
+            page.paragraph(line, page.style.letters.note)
     return page
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.count.summary import has_overlap
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.picture.numbers import UNKNOWN, percent
 from bubbleviz.render.picture.page import Page
@@ -86,12 +87,21 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     """Draw the title below the page's cursor, and move the cursor below the title.
 
     The title consists of a heading, a paragraph with further facts, and a paragraph that says why
-    the ratio is the primary one.
+    the ratio is the primary one. The last paragraph is left out if the ratio needs no explanation
+    (:func:`_is_usual_ratio`).
     """
     head, rest = headings(report, selection)
     letters = page.style.letters
     page.heading(head)
     page.y += 4
     page.paragraph(rest, letters.beside, lines=3)
-    page.paragraph(to_one_line(report.headline_reason, 300), letters.axis)
+    if not _is_usual_ratio(report):
+        page.paragraph(to_one_line(report.headline_reason, 300), letters.axis)
     page.y += 4
+
+
+def _is_usual_ratio(report: Report) -> bool:
+    """Return whether the primary ratio is the known ``schedule`` of iterations without overlap."""
+    spread = report.summary.bubble_ratio.get(report.headline)
+    is_known = spread is not None and spread.mean is not None
+    return is_known and report.headline == "schedule" and not has_overlap(list(report.iterations))

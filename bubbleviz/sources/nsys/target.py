@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
 
@@ -131,9 +131,16 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
     Each limitation names the tables or columns that the export lacks, or the table that contains no
     value.
     """
-    losses = []
+    losses: list[Limitation] = []
 
-    def add_limitation(what: str, name: str, *, empty: bool, column: str = "") -> None:
+    def add_limitation(
+        what: str,
+        name: str,
+        *,
+        empty: bool,
+        column: str = "",
+        kind: LimitationKind = LimitationKind.OTHER,
+    ) -> None:
         """Add a limitation if a query lacks tables or columns, or if ``empty`` is true.
 
         Args:
@@ -141,22 +148,27 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
             name: Name of the query.
             empty: Whether the query returned no data.
             column: Suffix for the table name in the limitation, such as ``.gpuId``.
+            kind: Kind of limitation.
         """
         missing = export.find_missing(name)
         if name == "target/threads":
             missing += export.find_missing("strings/by_id")
         # If the UUIDs of CUDA devices are missing, the UUIDs of the GPUs are used.
         if missing and not (name == _CUDA_DEVICES and export.has(name)):
-            losses.append((what, f"lacks {', '.join(missing)}"))
+            reason = f"lacks {', '.join(missing)}"
         elif empty:
-            losses.append((what, f"has no value in {table_of(name)}{column}"))
+            reason = f"has no value in {table_of(name)}{column}"
+        else:
+            return
+        losses.append(Limitation(what, f"{export.path} {reason}", kind=kind))
 
     for name, subject in _LIMITATION_OF_QUERY.items():
         add_limitation(
             subject, name, empty=name != "target/threads" and export.query_value(name) is None
         )
-    add_limitation("GPU models", _GPUS, empty=export.query_value(_GPUS) is None)
+    has_no_model = export.query_value(_GPUS) is None
+    add_limitation("GPU models", _GPUS, empty=has_no_model, kind=LimitationKind.DETAILS)
     rows = export.query_rows_if_possible(_CUDA_DEVICES)
     unknown = all(row[2] == NONE for row in rows)
     add_limitation("GPU ids", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
-    return tuple(Limitation(subject, f"{export.path} {reason}") for subject, reason in losses)
+    return tuple(losses)

@@ -113,14 +113,16 @@ class RocmRecording:
     schema_version: str | None = None
 
     def add_limitation(self, subject: str, reason: str, count: int = 1) -> None:
-        """Add a limitation of kind OTHER, unless an equal limitation was already added.
+        """Add a limitation, unless an equal limitation was already added.
 
         Args:
             subject: Subject of the limitation.
             reason: Reason for the limitation, shown after the file's path in the message.
             count: Number of affected items.
         """
-        note = Limitation(subject, f"{self.path} {reason}", count, LimitationKind.OTHER)
+        is_detail = subject == _GPU_MODELS
+        kind = LimitationKind.DETAILS if is_detail else LimitationKind.OTHER
+        note = Limitation(subject, f"{self.path} {reason}", count, kind)
         if note not in self.limitations:
             self.limitations.append(note)
 
@@ -227,13 +229,15 @@ _MAX_NAMED_HOSTS = 4
 #: Maximum number of processes in a table for which every query scans the whole table. For more
 #: processes, it is faster to determine each process's row numbers first.
 _MAX_SCANNED_PROCESSES = 8
+#: Subject of the limitation to report if no GPU model is known.
+_GPU_MODELS = "GPU models"
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": (
         "the hostname, which shows which files share a clock (to join files, pass --same-clock)"
     ),
-    "target/agents": "GPU models",
+    "target/agents": _GPU_MODELS,
     "target/processes": "process ids",
     "calls/all": "the kinds of calls, or which call launched which work",
     "ranges/texts": "names of ranges",
@@ -566,7 +570,7 @@ class _PartReader:
         device, is_unknown = self._number_devices(kernels[3])
         n_unknown = int(is_unknown.sum())
         if self._part.has("target/agents") and kernels.shape[1] and not self._agents:
-            self._recording.add_limitation("GPU models", "has no rows in rocpd_info_agent")
+            self._recording.add_limitation(_GPU_MODELS, "has no rows in rocpd_info_agent")
         elif self._agents and n_unknown:
             reason = "has kernels whose GPU is not in rocpd_info_agent"
             self._recording.add_limitation("GPU ids", reason, n_unknown)
