@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import group_rows, sort_rows
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import Groups, group_rows, sort_rows
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count
+from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.labels import (
     MAX_RANKS,
     capitalize_label,
@@ -36,7 +37,7 @@ _EDGES = {
 def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
     """Return the longest bubbles that are not implied by the schedule.
 
-    - If the schedule implies all bubbles, the longest implied bubbles are returned.
+    - If the schedule implies all noticeable bubbles, the longest implied bubbles are returned.
     - Bubbles are grouped by rank, cause, and phase of the next operation. Only the longest bubble
       in each group is returned.
     - Only averaged iterations are used. If no iterations are averaged, all iterations are used.
@@ -48,11 +49,9 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
     Returns:
         (row in ``report.bubbles``, sentence) pairs, longest bubble first.
     """
-    bubbles = report.bubbles
     implied, avoidable = _list_averaged_bubbles(report)
     rows = avoidable if len(avoidable) else implied
-    next_phase = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
-    groups = group_rows(bubbles.rank[rows], bubbles.cause[rows], next_phase)
+    groups = _group_bubbles(report, rows)
     times = np.bincount(groups.of_row, minlength=len(groups))
     first_bubbles = np.sort(groups.first)[:count]
     return tuple(
@@ -68,8 +67,8 @@ def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence about the longest bubble that is implied by the schedule.
 
     The result is None if the schedule does not imply any bubble. It is also None if the schedule
-    implies all bubbles. In that case, :func:`find_longest_bubbles` already returns the longest
-    implied ones.
+    implies all noticeable bubbles. In that case, :func:`find_longest_bubbles` already returns the
+    longest implied ones.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -84,7 +83,7 @@ def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
 
     Returns:
         implied: Rows of the bubbles that are implied by the schedule (causes in ``_INHERENT``).
-        avoidable: Rows of all other bubbles.
+        avoidable: Rows of all other bubbles that are noticeable (:func:`_mask_noticeable`).
     """
     bubbles = report.bubbles
     averaged = np.array([i.averaged for i in report.iterations] or [False])
@@ -94,7 +93,39 @@ def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
     length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
     rows = rows[sort_rows(-length_ns)]
     is_inherent = np.isin(bubbles.cause[rows], _INHERENT)
-    return rows[is_inherent], rows[~is_inherent]
+    implied, avoidable = rows[is_inherent], rows[~is_inherent]
+    n_iterations = int(averaged.sum()) or len(averaged)
+    return implied, avoidable[_mask_noticeable(report, avoidable, n_iterations)]
+
+
+def _group_bubbles(report: Report, rows: Ints) -> Groups:
+    """Group bubbles by rank, cause, and phase of the next operation."""
+    bubbles = report.bubbles
+    next_phase = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
+    return group_rows(bubbles.rank[rows], bubbles.cause[rows], next_phase)
+
+
+def _mask_noticeable(report: Report, rows: Ints, n_iterations: int) -> Bools:
+    """Return a mask of the bubbles in groups that take up a noticeable part of an iteration.
+
+    Either the longest bubble of the group, or the group's mean time per iteration, is at least the
+    fraction ``NOTICEABLE`` of the mean window of the primary ratio. If the window is unknown, all
+    bubbles are noticeable.
+
+    Args:
+        report: The run's report.
+        rows: Rows of the bubbles.
+        n_iterations: Number of iterations that contain the bubbles.
+    """
+    window = report.summary.window_ns.get(report.headline)
+    min_ns = NOTICEABLE * ((window and window.mean) or 0.0)
+    length_ns = (report.bubbles.end_ns - report.bubbles.start_ns)[rows]
+    groups = _group_bubbles(report, rows)
+    longest_ns = np.zeros(len(groups), np.int64)
+    np.maximum.at(longest_ns, groups.of_row, length_ns)
+    mean_ns = np.bincount(groups.of_row, length_ns, len(groups)) / n_iterations
+    is_noticeable = np.maximum(longest_ns, mean_ns) >= min_ns
+    return np.asarray(is_noticeable[groups.of_row], bool)
 
 
 def _describe_bubble(report: Report, row: int, times: int) -> str:

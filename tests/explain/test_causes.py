@@ -351,6 +351,21 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 
 
+def test_the_longest_bubbles_are_noticeable(tmp_path: Path) -> None:
+    """Transfers of 1 us delay each stage, but the bubbles of the schedule are far longer."""
+    tiny, long = tmp_path / "tiny", tmp_path / "long"
+    plant(Planting(iterations=3, transfer_ns=1_000), tiny)
+    plant(Planting(iterations=3, transfer_ns=400_000), long)
+
+    tiny_report, long_report = bubbleviz.analyze(tiny), bubbleviz.analyze(long)
+    assert idle_of(tiny_report, Cause.COMMUNICATION) > 0
+    for report, is_transfer in ((tiny_report, False), (long_report, True)):
+        rows = [row for row, _ in find_longest_bubbles(report)]
+        assert len(rows) == 5
+        causes = report.bubbles.cause[rows]
+        assert ((causes == Cause.COMMUNICATION) == is_transfer).all()
+
+
 @pytest.mark.parametrize("communication", [True, False])
 def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path: Path) -> None:
     plant(Planting(iterations=3, communication=communication), tmp_path)

@@ -496,6 +496,56 @@ def test_the_page_does_not_scroll_sideways(width: int, scheme: str, opened: Open
         assert page.page.locator(f"#{chart} svg").count() == 1
 
 
+def test_most_controls_are_hidden_on_a_narrow_screen_until_requested(opened: Open) -> None:
+    wide, narrow = opened(SMALL), opened(SMALL, 390)
+    more = narrow.page.get_by_role("button", name="More controls")
+
+    assert wide.page.locator("#whole").is_visible()
+    assert wide.page.locator("#more-controls").is_hidden()
+    assert narrow.page.locator("#iteration").is_visible()
+    assert narrow.page.locator("#whole").is_hidden()
+    more.click()
+    assert narrow.page.locator("#whole").is_visible()
+    assert more.get_attribute("aria-expanded") == "true"
+    assert narrow.page.evaluate("document.documentElement.scrollWidth") <= 390
+    more.click()
+    assert narrow.page.locator("#whole").is_hidden()
+
+
+def test_axes_do_not_magnify_small_differences_between_iterations(opened: Open) -> None:
+    """Noise of 0.1 percentage points would otherwise look like a trend."""
+    report = analyze_planting(Planting(iterations=4, jitter=0.01, kernels=1))
+    domain = "return charts.views.get('{}').view.scale('y').domain()"
+    page = opened(report)
+
+    assert page.run(domain.format("trend"))[0] == 0
+    low, high = page.run(domain.format("slowdown-trend"))
+    assert low == 1
+    assert high >= 1.1
+
+
+def test_times_that_differ_by_little_look_different(opened: Open) -> None:
+    """With three digits, a saving of 0.1 % would be invisible."""
+    report = analyze_planting(Planting(iterations=3, jitter=0.02, kernels=1))
+    page = opened(report)
+    rows = page.page.locator("#ratios tbody tr").all()
+    window = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
+    means = report.summary.window_ns
+
+    for name in ("schedule", "step"):
+        mean_ns = means[name].mean
+        assert mean_ns is not None
+        assert float(window[name][8]) == pytest.approx(mean_ns / 1e6, rel=1e-4)
+
+
+def test_the_page_says_how_to_compare_other_schedules(opened: Open) -> None:
+    hint = "pass --what-if to bubbleviz analyze"
+
+    assert hint in opened(SMALL).page.locator("#changes-panel").inner_text()
+    compared = analyze(FIXTURES / "1f1b", what_if=True)
+    assert hint not in opened(compared).page.locator("#changes-panel").inner_text()
+
+
 LACKING = Limitation("a", "b", kind=LimitationKind.OPERATIONS_LACKING)
 
 

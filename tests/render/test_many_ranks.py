@@ -134,20 +134,20 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
     for key in ("Home", "ArrowRight", "ArrowRight", "ArrowDown"):
         canvas.press(key)
     assert (
-        web_page.page.locator("#live").inner_text().startswith("pipeline 2, stage 1; bubble ratio")
+        web_page.page.locator("#live").inner_text().startswith("pipeline p2, stage 1; bubble ratio")
     )
     canvas.press("Enter")
-    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 2")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline p2")
     assert web_page.run("return timeline.rows.map((row) => row.rank)") == [8, 9, 10, 11]
     assert web_page.page.locator("#ranks tbody tr").count() == 4
 
     web_page.page.fill("#overview-pipeline", "0")
     web_page.page.locator("#overview-pipeline").press("Enter")
-    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 0")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline p0")
 
     x, y = web_page.run("return many_ranks.overview.corner(1, 2)")
     canvas.click(position={"x": x + 2, "y": y + 2})
-    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline p1")
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
@@ -158,7 +158,7 @@ def test_a_requested_pipeline_is_shown_first(
     web_page = opened(html.render(replicas, View(ranks=(8, 9))))
 
     assert web_page.run("return shards.all.map((each) => each.first)") == [8]
-    assert title_of(web_page).inner_text() == "Timeline: Pipeline 2"
+    assert title_of(web_page).inner_text() == "Timeline: Pipeline p2"
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
@@ -168,7 +168,7 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
 
     assert first.inner_text().startswith("node0 GPU 7 (pipeline order 6), stage 2")
     first.get_by_role("button").click()
-    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline p1")
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
@@ -245,4 +245,4 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     )
     assert "p1 stage 2" in web_page.page.locator("#standing-out tbody tr").first.inner_text()
     assert web_page.page.locator("#ranks tbody tr").count() == 4
-    assert web_page.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline 1:")
+    assert web_page.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline p1:")

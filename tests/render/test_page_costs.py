@@ -66,7 +66,7 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
     for page in (report, saved(report, tmp_path)):
         web_page = opened(page)
         rows = read_cells(web_page.page.locator("#slowdowns tbody tr"))
-        assert [row[0] for row in rows] == ["replica 0", "replica 1"]
+        assert [row[0] for row in rows] == ["p0", "p1"]
         page_slowdowns: dict[tuple[int | None, int | None], float] = {
             (replica, stage): float(text)
             for replica, row in enumerate(rows)
@@ -108,11 +108,11 @@ def test_the_replicas_with_the_slowest_ranks_are_shown(opened: Open) -> None:
 
     assert len(rows) == 64
     caption = web_page.page.locator("#slowdowns caption").inner_text()
-    assert caption == "64 of 66 replicas: those with the slowest ranks"
+    assert caption == "64 of 66 pipelines: those with the slowest ranks"
     slowdowns = report.slowdowns
     assert slowdowns is not None
     slowest = max(slowdowns.by_rank, key=lambda rank: slowdowns.by_rank[rank])
-    assert f"replica {slowest // 2}" in [row[0] for row in rows]
+    assert f"p{slowest // 2}" in [row[0] for row in rows]
 
 
 def test_without_slowdowns_the_page_gives_the_reason(opened: Open, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ function iterationAxis({ iterations }) {
   return { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } };
 }
 
+// The axis starts at zero, so that small differences do not look like a trend.
 function trendSpec(run) {
   const { report } = run;
   const known = run.ratioDefinitions.map((own) => own.name);
@@ -172,7 +173,7 @@ function trendSpec(run) {
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
     encoding: {
       x: iterationAxis(report),
-      y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: false } },
+      y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } },
       color: { field: "definition", type: "nominal", title: null, scale: { domain: names.map(called), range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
       shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
       tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".3p" }, { field: "averaged", title: " " }],

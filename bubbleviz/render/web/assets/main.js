@@ -122,6 +122,12 @@ function fillControls(run, timeline, charts) {
     byId("live").textContent = found ? `${found} is selected.` : "Nothing found.";
     event.currentTarget.setAttribute("aria-invalid", String(Boolean(words) && !found));
   });
+  // On narrow screens, most controls are hidden until they are requested.
+  byId("more-controls").addEventListener("click", (event) => {
+    const open = byId("controls").classList.toggle("open");
+    event.currentTarget.setAttribute("aria-expanded", String(open));
+    event.currentTarget.textContent = open ? "Less" : "More";
+  });
   const recolored = () => {
     timeline.resize();
     showLegend(run, timeline);
@@ -155,7 +161,8 @@ function fillPanels(run, timeline) {
   fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
   fill("bubbles", bubblesList(run, timeline));
   const changes = changesTable(run);
-  fill("changes", ...(changes ? explained("changes", changes) : [quiet("Unknown for this run.")]));
+  const hint = run.report.what_if ? null : quiet("To compare other schedules, pass --what-if to bubbleviz analyze.");
+  fill("changes", ...(changes ? [...explained("changes", changes), hint] : [quiet("Unknown for this run.")]));
   fillIf(run.report.what_if, "what-if", () => otherSchedules(run));
   fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
   fill("slowdown", ...slowdownPanel(run));
@@ -220,7 +227,7 @@ function partName(run) {
   const shown = listedRanks(run);
   const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((own) => own !== null);
   if (!numbers.length) return `Ranks ${run.listed[0]} to ${run.listed[1] - 1}`;
-  return numbers.length === 1 ? `Pipeline ${numbers[0]}` : `Pipelines ${numbers[0]} to ${numbers.at(-1)}`;
+  return numbers.length === 1 ? `Pipeline p${numbers[0]}` : `Pipelines p${numbers[0]} to p${numbers.at(-1)}`;
 }
 
 // Loads the ranks of a shard into the run, and updates the titles. The caller redraws the page.

@@ -12,7 +12,8 @@ function slowdownPanel(run) {
   const { slowdown } = run.report;
   if (!slowdown) return [quiet(run.data.unsaved.no_slowdowns || "Unknown for this run.")];
   const total = element("b", { title: String(slowdown.total) }, slowdown.total.toFixed(3));
-  const words = element("p", {}, `An iteration takes ${duration(slowdown.original_ns)}, `, total, ` times as long as an ideal iteration (${duration(slowdown.ideal_ns)}), in which equal operations take their mean time. The slowdown of a rank is the slowdown of its stage or of its replica, whichever is smaller.`);
+  const unit = commonUnit([slowdown.original_ns, slowdown.ideal_ns]);
+  const words = element("p", {}, `An iteration takes ${inUnit(slowdown.original_ns, unit)} ${unit[1]}, `, total, ` times as long as an ideal iteration (${inUnit(slowdown.ideal_ns, unit)} ${unit[1]}), in which equal operations take their mean time. The slowdown of a rank is the slowdown of its stage or of its pipeline, whichever is smaller.`);
   const ranks = slowdownTable(run);
   const curve = element("div", {}, element("h3", {}, "Slowdown of each iteration"), element("div", { id: "slowdown-trend", class: "chart" }));
   return [words, element("div", { class: "pair" }, ...(ranks ? [element("div", {}, element("h3", {}, "Slowdown of each rank"), ranks)] : []), curve)];
@@ -49,8 +50,8 @@ function slowdownTable(run) {
     made.style.background = `rgb(179 38 30 / ${(DARKEST * shade).toFixed(3)})`;
     return made;
   };
-  const rows = shown.map(([replica, own]) => [replica === null ? "replica" : `replica ${replica}`, ...stages.map((stage) => cell(own.get(stage)))]);
-  const caption = all.length > shown.length ? `${shown.length} of ${counted(all.length, "replica")}: those with the slowest ranks` : null;
+  const rows = shown.map(([replica, own]) => [replica === null ? "" : `p${replica}`, ...stages.map((stage) => cell(own.get(stage)))]);
+  const caption = all.length > shown.length ? `${shown.length} of ${counted(all.length, "pipeline")}: those with the slowest ranks` : null;
   const made = table(caption, ["", ...stages.map((stage) => `stage ${stage}`)], rows, { id: "slowdowns" });
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "table: slowdown of each rank" }, made);
 }
@@ -59,6 +60,9 @@ function slowdownSpec(run) {
   const { slowdown, iterations } = run.report;
   if (!slowdown) return null;
   const values = slowdown.by_iteration.number.map((index, at) => ({ index, iteration: clean(iterations[index].name, 40), slowdown: slowdown.by_iteration.slowdown[at] }));
+  // The axis starts at an ideal iteration, so that small differences do not look like a trend.
+  const low = Math.min(1, ...values.map((own) => own.slowdown));
+  const high = Math.max(1 + LEAST_RANGE, ...values.map((own) => own.slowdown));
   return values.length === 0 ? null : {
     description: "Line: the slowdown of each iteration relative to an ideal iteration.",
     data: { values },
@@ -67,7 +71,7 @@ function slowdownSpec(run) {
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, opacity: 1, tooltip: true, cursor: "pointer" } }],
     encoding: {
       x: iterationAxis(run.report),
-      y: { field: "slowdown", type: "quantitative", title: "slowdown", axis: { format: ".3~f" }, scale: { zero: false } },
+      y: { field: "slowdown", type: "quantitative", title: "slowdown", axis: { format: ".3~f" }, scale: { domain: [low, high], nice: true } },
       color: { value: "#0072b2" },
       tooltip: [{ field: "iteration" }, { field: "slowdown", format: ".4~f" }],
     },

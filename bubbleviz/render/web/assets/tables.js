@@ -154,7 +154,8 @@ function coverageTable(run) {
 function clocksTable(run) {
   const hosts = new Map();
   for (const own of run.report.profiles) hosts.set(`${own.host} ${own.clock_drift_ppm} ${own.clock_uncertainty_ns}`, own);
-  const unit = commonUnit([...hosts.values()].map((own) => own.clock_offset_ns));
+  // Offsets are known to microseconds, even if they are many seconds long.
+  const unit = [1e6, "ms", 3];
   // If there are very many hosts, only the hosts with the largest uncertainty are listed.
   const least = [...hosts.values()].sort((a, b) => (b.clock_uncertainty_ns ?? Infinity) - (a.clock_uncertainty_ns ?? Infinity));
   const rows = (hosts.size > MOST_LISTED ? least.slice(0, MOST_LISTED) : [...hosts.values()]).map((own) => [

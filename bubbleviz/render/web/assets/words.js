@@ -2,10 +2,13 @@
 // into text nodes.
 //
 // Numbers have three significant digits: 27.3 %, 4.50 ms, 0.0123. Counts are integers. The exact
-// value of a number is in its title, and in --json.
+// value of a number is in its title, and in --json. Times in a table have more digits, so that times
+// that differ by 0.01 % look different.
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const DIGITS = 3;
+// Number of significant digits of the longest time in a table.
+const TIME_DIGITS = 5;
 // Minimum percentage that is printed as a number. Smaller ones are printed as "< 0.01 %".
 const LEAST = 0.01;
 
@@ -13,12 +16,16 @@ function grouped(number, digits = 0) {
   return (number || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
+// Number of decimals with which a number has the given number of significant digits.
+function decimalsOf(number, digits = DIGITS) {
+  const rounded = Math.abs(Number(number.toPrecision(digits)));
+  return Math.max(0, digits - Math.floor(Math.log10(rounded) + 1e-9) - 1);
+}
+
 // A number with three significant digits, but no more than `decimals` decimals.
 function significant(number, decimals = 12) {
   if (!number) return "0";
-  const rounded = Number(number.toPrecision(DIGITS));
-  const whole = Math.floor(Math.log10(Math.abs(rounded)) + 1e-9) + 1;
-  return grouped(rounded, Math.min(decimals, Math.max(0, DIGITS - whole)));
+  return grouped(Number(number.toPrecision(DIGITS)), Math.min(decimals, decimalsOf(number)));
 }
 
 // The largest unit in which a duration is at least 1, as [nanoseconds, name].
@@ -53,15 +60,24 @@ function share(ratio) {
   return ratio === null || ratio === undefined ? "–" : element("span", { title: `${(100 * ratio).toPrecision(10)} %` }, percent(ratio));
 }
 
-function time(ns, [unit] = unitOf(ns)) {
-  return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit, 4));
+function time(ns, unit) {
+  return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, inUnit(ns, unit));
 }
 
-// Returns the unit for a column or table of durations. It is the unit of the longest duration, but ms
-// if that duration is between 1 s and 100 s.
+// A time in the unit of its table, with at least the table's number of decimals. A short time has
+// three significant digits, but no more than four decimals.
+function inUnit(ns, [size, , decimals = 0]) {
+  if (!ns) return "0";
+  return grouped(ns / size, Math.max(decimals, Math.min(4, decimalsOf(ns / size))));
+}
+
+// Returns the unit for a column or table of durations, as [nanoseconds, name, decimals]. It is the
+// unit of the longest duration, but ms if that duration is between 1 s and 100 s. With the decimals,
+// the longest duration has TIME_DIGITS significant digits.
 function commonUnit(durations) {
   const most = durations.reduce((longest, ns) => Math.max(longest, Math.abs(ns ?? 0)), 0);
-  return unitOf(most >= 1e9 && most < 1e11 ? 1e6 : most);
+  const [size, name] = unitOf(most >= 1e9 && most < 1e11 ? 1e6 : most);
+  return [size, name, most ? decimalsOf(most / size, TIME_DIGITS) : 0];
 }
 
 // Text on one line, without invisible characters, and truncated to `longest` characters.
