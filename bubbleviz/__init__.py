@@ -94,7 +94,8 @@ def __getattr__(name: str) -> Any:
     from bubbleviz.model.arguments import check_argument_types
 
     public_object = getattr(importlib.import_module(_MODULES[name]), name)
-    annotated = public_object.__mro__[-2] if isinstance(public_object, type) else public_object
+    # The fields of a public class are annotated in the module of its base class.
+    annotated = public_object.__base__ if isinstance(public_object, type) else public_object
     for type_name, module in _ANNOTATION_TYPES.get(name, {}).items():
         namespace = vars(importlib.import_module(annotated.__module__))
         namespace[type_name] = getattr(importlib.import_module(module), type_name)

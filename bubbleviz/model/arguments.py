@@ -62,8 +62,10 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
     for name, value in arguments.items():
         kind = parameters[name].kind
         values: Any = value if kind is parameters[name].VAR_POSITIONAL else (value,)
-        if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
+        refused = [each for each in values if not _has_type(each, hints[name])]
+        if kind is parameters[name].VAR_KEYWORD or not refused:
             continue
+        value = refused[0]  # noqa: PLW2901 - one of several arguments may have the wrong type
         hint = f"see help(bubbleviz.{function.__name__})"
         # A string such as "pp=4,dp=2" looks like a command-line option, so suggest the class.
         type_arguments = get_args(hints[name])

@@ -7,7 +7,7 @@ from typing import Any
 
 from bubbleviz.model.texts import label_document, name_python_arguments
 from bubbleviz.render.comparison import RENDERINGS, SCHEMA, draw_svg, list_sections, make_document
-from bubbleviz.render.display import Picture, make_view, save_as
+from bubbleviz.render.display import Picture, make_view, save_as, wrap_fragment
 from bubbleviz.render.html import render_html
 from bubbleviz.report.compared import comparison
 from bubbleviz.report.view import View
@@ -52,4 +52,4 @@ class Comparison(comparison.Comparison):  # noqa: D101 - help() shows the docstr
 
     def _repr_html_(self) -> str:
         """Return the differences, times and ratios as an HTML fragment."""
-        return render_html(list_sections(self))
+        return wrap_fragment(render_html(list_sections(self)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
@@ -31,8 +31,39 @@ _CONVERSIONS: Mapping[str, Callable[[str], str | bytes]] = {
     "pdf": as_pdf,
     "png": as_png,
 }
+#: Style sheet of a fragment. Gray lines and inherited colors are legible in any theme.
+_STYLE = """
+.bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
+.bubbleviz-report div{overflow-x:auto}
+.bubbleviz-report p{margin:.3em 0}
+.bubbleviz-report table{border-collapse:collapse;color:inherit;margin:.7em 0}
+.bubbleviz-report caption{caption-side:top;color:inherit;font-weight:bold;text-align:left}
+.bubbleviz-report th,.bubbleviz-report td{background:none;border:0;color:inherit;
+ border-bottom:1px solid rgba(128,128,128,.4);font-variant-numeric:tabular-nums;
+ padding:.15em .7em .15em 0;text-align:right;white-space:nowrap}
+.bubbleviz-report .bubbleviz-words{max-width:min(34em,40vw);overflow:hidden;text-align:left;
+ text-overflow:ellipsis}
+.bubbleviz-report svg{height:auto;max-width:100%}
+"""
 #: Maximum number of names that an error message lists, and their maximum length in characters.
 _MAX_NAMES, _MAX_LENGTH = 12, 60
+
+
+class Hinting:
+    """Base class of results whose error for a guessed attribute says what to use instead."""
+
+    #: What to use instead of an attribute that does not exist, keyed by the name of the attribute.
+    _hints: ClassVar[Mapping[str, str]] = {}
+
+    # Type checkers would otherwise accept any attribute.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name not in self._hints:
+                object.__getattribute__(self, name)  # raises the usual error
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}; use {self._hints[name]}"
+            )
 
 
 class PrintedRecords(Records[ValueT]):
@@ -84,7 +115,16 @@ class PrintedRecords(Records[ValueT]):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML."""
-        return render_html(self._blocks)
+        return wrap_fragment(render_html(self._blocks))
+
+
+def wrap_fragment(content: str) -> str:
+    """Return an HTML fragment for a notebook, with a style sheet for its own elements.
+
+    Args:
+        content: The HTML elements of the fragment.
+    """
+    return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{content}</div>'
 
 
 def make_rows(name: str, kinds: Mapping[str, Kind], objects: Iterable[object]) -> list[Any]:

@@ -21,7 +21,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
-from bubbleviz.render.display import Picture, PrintedRecords, make_view
+from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_view, wrap_fragment
 from bubbleviz.render.document import Sentence, make_bullets, make_heading
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import format_of_suffix, get_renderer, list_renderers
@@ -49,20 +49,6 @@ from bubbleviz.schedules.choices import Choice
 #: Maximum number of rows in a notebook picture.
 MAX_ROWS = 64
 
-#: Style sheet of the fragment. Gray lines and inherited colors are legible in any theme.
-_STYLE = """
-.bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
-.bubbleviz-report div{overflow-x:auto}
-.bubbleviz-report p{margin:.3em 0}
-.bubbleviz-report table{border-collapse:collapse;color:inherit;margin:.7em 0}
-.bubbleviz-report caption{caption-side:top;color:inherit;font-weight:bold;text-align:left}
-.bubbleviz-report th,.bubbleviz-report td{background:none;border:0;color:inherit;
- border-bottom:1px solid rgba(128,128,128,.4);font-variant-numeric:tabular-nums;
- padding:.15em .7em .15em 0;text-align:right;white-space:nowrap}
-.bubbleviz-report .bubbleviz-words{max-width:min(34em,40vw);overflow:hidden;text-align:left;
- text-overflow:ellipsis}
-.bubbleviz-report svg{height:auto;max-width:100%}
-"""
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 #: Column types of the tables of causes and of schedules.
@@ -83,6 +69,24 @@ _CHOICE_KINDS: Mapping[str, Kind] = {
     "fits": "bool",
     "replicas": "int64",
     "reason": "string",
+}
+
+#: What to use instead of attributes that users of pandas and HTA may expect.
+_HINTS: Mapping[str, str] = {
+    "describe": "report.ratios",
+    "gaps": "report.bubbles",
+    "head": "report.to_pandas().head()",
+    "kernels": "bubbleviz.idle(path).kernels",
+    "mean": "report.bubble_ratio",
+    "savefig": 'report.plot().save("x.svg")',
+    "show": "report.plot()",
+    "slowest_rank": "report.what_to_do_first",
+    "stragglers": "report.slowdowns",
+    "timeline": "report.plot()",
+    "to_csv": 'report.save("x.csv")',
+    "to_html": 'report.save("x.html")',
+    "to_json": 'report.save("x.json")',
+    "to_parquet": 'report.save("x.parquet")',
 }
 
 #: Attributes listed by ``dir(report)``. Attributes needed only by renderers are left out.
@@ -160,8 +164,10 @@ class ReportPicture(Picture):
             super().save(path)
 
 
-class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the base class
+class Report(measured.Report, Hinting):  # noqa: D101 - help() shows the docstring of the base class
     # The subclass adds plotting, saving and a notebook representation to the measured report.
+
+    _hints = _HINTS
 
     def __dir__(self) -> list[str]:
         """Return the names of the public attributes."""
@@ -432,4 +438,4 @@ def wrap_picture(above: str, svg: str, below: str) -> str:
         below: HTML to show below the picture.
     """
     picture = f"<div>{_PROLOG.sub('', svg)}</div>"
-    return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{above}{picture}{below}</div>'
+    return wrap_fragment(f"{above}{picture}{below}")

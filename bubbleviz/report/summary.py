@@ -164,6 +164,13 @@ class AdviceEntry(Struct, frozen=True):
     sentence: str = ""
     text: str = ""
 
+    def __str__(self) -> str:
+        """Return the action, its saving and the evidence."""
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"AdviceEntry({self.text!r})"
+
     @property
     def share(self) -> str:
         """Text that gives the promised saving in percent and its error, or "unknown".

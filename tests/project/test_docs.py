@@ -215,6 +215,7 @@ def test_calls_that_the_python_guide_lists_work_as_it_says(
         "bubbleviz": bubbleviz,
         "report": bubbleviz.analyze("fixtures/1f1b"),
         "idle": bubbleviz.idle("fixtures/1f1b"),
+        "path": "fixtures/1f1b",
     }
     calls = list(list_documented_calls())
 
@@ -223,8 +224,9 @@ def test_calls_that_the_python_guide_lists_work_as_it_says(
         if works:
             eval(code, names)
         else:
-            with pytest.raises(AttributeError):
+            with pytest.raises(AttributeError) as refused:
                 eval(code, names)
+            assert str(refused.value).endswith(f"; use {result.strip('`')}")
             eval(result.strip("`"), names)
 
 

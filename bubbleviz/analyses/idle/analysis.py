@@ -30,7 +30,7 @@ from bubbleviz.model.arrow import Kind
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.render.display import Picture, PrintedRecords, make_rows, save_as
+from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_rows, save_as
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import to_values
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
@@ -48,8 +48,22 @@ _KERNEL_KINDS: Mapping[str, Kind] = {
 }
 
 
-class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of the base class
+#: What to use instead of attributes that users of pandas and HTA may expect.
+_HINTS: Mapping[str, str] = {
+    "gaps": 'idle.save("gaps.csv")',
+    "get_comm_comp_overlap": "idle.ranks[0].overlap",
+    "get_gpu_kernel_breakdown": "idle.kernels",
+    "get_idle_time_breakdown": "idle.activities",
+    "get_temporal_breakdown": "idle.ranks[0].compute_ns",
+    "steps": "idle.ranks[0].steps",
+    "to_pandas": "idle.kernels.to_pandas()",
+}
+
+
+class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the docstring of the base class
     # Adds notebook display and a method that writes output files.
+
+    _hints = _HINTS
 
     def __repr__(self) -> str:
         """Return a one-line summary, because a full table could list a million gaps."""

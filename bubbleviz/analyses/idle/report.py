@@ -120,7 +120,7 @@ MAX_SHOWN_DEVICES = 32
 REST = "everything else"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RankIdle:
     """A device used by a process, and how the device spent its span.
 
@@ -209,6 +209,10 @@ class RankIdle:
     launch_queue: LaunchQueue | None
     copies: tuple[CopyTotal, ...] = ()
     has_communicators: bool = False
+
+    def __repr__(self) -> str:
+        idle_ms, span_ms = self.idle_ns / 1e6, self.span_ns / 1e6
+        return f"RankIdle({self.label!a}, idle for {idle_ms:,.3f} of {span_ms:,.3f} ms)"
 
     @property
     def span_ns(self) -> int:

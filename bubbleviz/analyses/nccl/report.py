@@ -14,7 +14,7 @@ from bubbleviz.analyses.nccl.totals import find_totals
 from bubbleviz.model.arrow import Kind, make_row_type
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress
-from bubbleviz.render.display import PrintedRecords, convert_to, save_as
+from bubbleviz.render.display import PrintedRecords, convert_to, save_as, wrap_fragment
 from bubbleviz.render.html import render_html
 from bubbleviz.report.summary import to_values
 
@@ -73,7 +73,7 @@ class NcclReport(Communication):  # noqa: D101 - help() shows the docstring of t
 
     def _repr_html_(self) -> str:
         """Return the report as an HTML fragment."""
-        return render_html(sections(self))
+        return wrap_fragment(render_html(sections(self)))
 
 
 def nccl(
