@@ -10,6 +10,8 @@ from bubbleviz.model.texts import suggest_word, to_one_line
 
 #: Matches typer's error message for an unknown command.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
+#: Matches typer's error message for an option without its value.
+_MISSING_VALUE = re.compile(r"Option '(?P<option>--[\w-]+)' requires an argument")
 #: Maximum length of an unknown word in a message.
 _LONGEST_WORD = 60
 
@@ -25,6 +27,7 @@ def describe_usage_error(error: Any, names: PrivateNames) -> str:
         error: The exception.
         names: Recorder for the file names in the message.
     """
+    from bubbleviz.render.formats import list_renderers
     from bubbleviz.sources.paths import find_similar_file
 
     context = getattr(error, "ctx", None)
@@ -35,6 +38,10 @@ def describe_usage_error(error: Any, names: PrivateNames) -> str:
         options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
         suggestion = suggest_word(error.option_name, [*options, "--help"])
         reason = str(error.message).rstrip(".") + suggestion
+    elif missing := _MISSING_VALUE.match(reason):
+        option = missing["option"]
+        if option.removeprefix("--") in {renderer.name for renderer in list_renderers()}:
+            reason = f"{option} needs a file; to print the output instead, pass {option} -"
     elif unknown := _UNKNOWN_COMMAND.match(reason):
         # The first word is neither a command nor an existing path.
         word = unknown["word"]

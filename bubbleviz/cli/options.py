@@ -310,6 +310,7 @@ def command(
     files: Mapping[str, str] | None = None,
     endings: Mapping[str, str] | None = None,
     documented: Collection[str] = (),
+    switches: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that turns a function into a command for typer.
 
@@ -327,6 +328,8 @@ def command(
         endings: Formats that only this command can write, keyed by file name suffix.
         documented: Formats whose options are listed in ``--help``. The options of other formats are
             hidden, because ``-o`` with a suffix does the same.
+        switches: Formats whose options take no file. These options print the format on standard
+            output, and are listed in ``--help``.
     """
     formats = {name: name.replace("-", "_") for name in files or ()}
 
@@ -358,7 +361,9 @@ def command(
                 if files is not None:
                     output, force, quiet = map(options.pop, ("output", "force", "quiet"))
                     _check_quiet(quiet=quiet, details=options.get("details"))
-                    files_of_formats = {name: options.pop(key) for name, key in formats.items()}
+                    files_of_formats = {
+                        name: _get_output_file(options.pop(key)) for name, key in formats.items()
+                    }
                     output_formats = _choose_formats(files_of_formats, output or (), endings or {})
                     options["outputs"] = Outputs(
                         output_formats, force, quiet, names=invocation.names
@@ -372,7 +377,7 @@ def command(
             if name in groups:
                 parameters += _list_group_options(groups[name])
             elif name == "outputs":
-                parameters += _list_output_options(files or {}, endings, documented)
+                parameters += _list_output_options(files or {}, endings, documented, switches)
             elif name != "invocation":
                 parameters.append(parameter)
         parameters.append(_make_keyword("anonymous", bool, _ANONYMOUS))
@@ -383,6 +388,13 @@ def command(
         return with_options
 
     return decorate
+
+
+def _get_output_file(value: str | bool | None) -> str | None:
+    """Return the path given for a format, ``-`` for a switch that is on, or None if not given."""
+    if isinstance(value, bool):
+        return "-" if value else None
+    return value
 
 
 def _check_quiet(*, quiet: bool, details: object) -> None:
@@ -402,7 +414,10 @@ def _list_group_options(group: Any) -> list[Parameter]:
 
 
 def _list_output_options(
-    files: Mapping[str, str], endings: Mapping[str, str] | None, documented: Collection[str]
+    files: Mapping[str, str],
+    endings: Mapping[str, str] | None,
+    documented: Collection[str],
+    switches: Collection[str],
 ) -> list[Parameter]:
     """Return the parameters that replace the parameter ``outputs`` of a command.
 
@@ -412,11 +427,16 @@ def _list_output_options(
         files: Description of each format that the command can write, keyed by format name.
         endings: Formats that only this command can write, keyed by file name suffix.
         documented: Formats whose options are listed in ``--help``.
+        switches: Formats whose options take no file.
     """
     parameters = [_make_keyword("output", list[str] | None, _make_output_option(files, endings))]
     for name, summary in files.items():
+        key = name.replace("-", "_")
+        if name in switches:
+            parameters.append(_make_keyword(key, bool, flag(summary, "Outputs", f"--{name}")))
+            continue
         file = option("FILE", summary, "Outputs", f"--{name}", hidden=name not in documented)
-        parameters.append(_make_keyword(name.replace("-", "_"), str | None, file))
+        parameters.append(_make_keyword(key, str | None, file))
     parameters.append(_make_keyword("force", bool, FORCE))
     parameters.append(_make_keyword("quiet", bool, QUIET))
     return parameters

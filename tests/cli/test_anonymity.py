@@ -277,7 +277,7 @@ _COMMANDS = [
     ["plan"],
     ["layout"],
     ["gate", "--max-bubble", "12%"],
-    ["gate", "--max-bubble", "12%", "--json", "-"],
+    ["gate", "--max-bubble", "12%", "--json"],
 ]
 
 
@@ -330,7 +330,7 @@ def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
         ["compare", *reports, "--json", "-"],
         ["compare", *reports, "--fail-if-worse"],
         ["gate", reports[0], "--max-bubble", "0%"],
-        ["gate", reports[0], "--baseline", reports[1], "--json", "-"],
+        ["gate", reports[0], "--baseline", reports[1], "--json"],
         ["gate", reports[0], "--promised-by", reports[1], "--markdown", "-"],
         ["plan", reports[0]],
         ["plan", reports[0], "--json", "-"],

@@ -22,6 +22,10 @@ RUN = str(FIXTURES / "1f1b" / "node0.sqlite")
         (["guide", "anotate"], "did you mean annotate?"),
         (["--hlp"], "did you mean --help?"),
         (["--what-if"], "no such option: --what-if; see bubbleviz --help"),
+        (
+            ["analyze", RUN, "--json"],
+            "--json needs a file; to print the output instead, pass --json -",
+        ),
         (["analyze", RUN, "--no-cross-thred"], "did you mean --no-cross-thread?"),
         (["analyze", RUN, "--rows", "ranks"], "did you mean rank?"),
         (["analyze", RUN, "--align", "utcc"], "did you mean utc?"),

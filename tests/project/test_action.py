@@ -130,3 +130,18 @@ def test_every_input_reaches_the_entrypoint() -> None:
             name, _, _ = line.strip().partition(":")
             if name.startswith("INPUT_"):
                 assert name.removeprefix("INPUT_").lower().replace("_", "-") in read
+
+
+def test_every_documented_installation_uses_this_repository() -> None:
+    """No page and no template installs from a package index, where the package may be missing."""
+    pages = ("README.md", "scripts/pages/docs/index.md")
+    for page in pages:
+        text = (CHECKOUT / page).read_text()
+        assert "git clone https://github.com/bubbleviz/bubbleviz" in text
+        assert "pip install '.[all]'" in text
+        assert "pip install bubbleviz" not in text
+    # Three folders above the action is the root of the repository.
+    assert '"${BUBBLEVIZ_PACKAGE:-$ACTION/../../..}"' in (ACTION / "action.yml").read_text()
+    assert (ACTION / "../../.." / "pyproject.toml").is_file()
+    template = (CHECKOUT / "scripts" / "gitlab" / "bubbleviz.yml").read_text()
+    assert "https://github.com/bubbleviz/bubbleviz/archive/$[[ inputs.version ]].zip" in template

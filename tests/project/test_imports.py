@@ -43,8 +43,9 @@ HEAVY = {
 }
 #: Modules that import duckdb at module level.
 IMPORTING_HEAVY = ("bubbleviz.sources.nsys.columnar_export",)
-#: Modules of the command line, which answer ``--help`` before they import the library.
-COMMAND_LINE = ("cli", "__main__.py", "__init__.py")
+#: Modules of the command line, which answer ``--help`` before they import the library, and the
+#: plugin that every run of pytest loads.
+COMMAND_LINE = ("cli", "__main__.py", "__init__.py", "pytest_plugin.py")
 
 
 def list_imports_in_functions(source: str) -> Iterator[str]:

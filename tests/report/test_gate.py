@@ -229,7 +229,7 @@ def test_times_and_baselines_can_be_limits(
     expected_lines = [f"{line} (mean of {3 - ('period' in line)} iterations)" for line in lines]
     assert cli("gate", str(saved), *arguments)[:2] == (code, "\n".join(expected_lines) + "\n")
     # Profiles give the same results as the report on them, also in JSON.
-    document_of_gate = json.loads(cli("gate", str(FIXTURES / "1f1b"), *arguments, "--json", "-")[1])
+    document_of_gate = json.loads(cli("gate", str(FIXTURES / "1f1b"), *arguments, "--json")[1])
     assert [check["text"] for check in document_of_gate["checks"]] == expected_lines
     assert document_of_gate["passed"] == (code == 0)
 

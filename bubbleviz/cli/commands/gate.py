@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TOO_LARGE = 3
 
 
-@options.command({**options.MARKDOWN, **options.JSON})
+@options.command({**options.MARKDOWN, "json": "Print JSON instead of lines."}, switches=("json",))
 def gate(
     reports: list[str] = options.REPORT_OR_PROFILES,
     *,

@@ -1,0 +1,150 @@
+"""Plugin for pytest: marks that limit the bubbles and iteration times of a run.
+
+pytest loads the plugin in every environment in which bubbleviz is installed. Therefore, modules of
+bubbleviz are imported only if a test has one of the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from bubbleviz.report.gate import Check, Limit
+    from bubbleviz.report.ratio_summary import ReportSummary
+
+#: Name of the fixture that returns the folder of the run.
+_RUN = "bubbleviz_run"
+#: Name of the mark that compares the run with an earlier one.
+_INCREASE = "limit_bubble_increase"
+#: Option of ``bubbleviz gate`` that takes the same limits as a mark, keyed by the name of the mark.
+_OPTION_OF_MARK = {"limit_bubble": "--max-bubble", "limit_iteration_time": "--max-time"}
+#: Description of each mark, as ``pytest --markers`` prints it.
+_MARKS = (
+    "limit_bubble(*limits, allow_incomplete=False): fail the test if a bubble ratio of the run in "
+    "the folder bubbleviz_run exceeds a limit, such as '30%' or 'step=35%'.",
+    "limit_iteration_time(*limits, allow_incomplete=False): fail the test if the iterations of the "
+    "run in the folder bubbleviz_run take longer than a limit, such as '120ms'.",
+    f"{_INCREASE}(baseline, *increases, allow_incomplete=False): fail the test if the run in the "
+    "folder bubbleviz_run is worse than the run or report baseline by more than an increase, such "
+    "as '1pt' or '2%'.",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks."""
+    for mark in _MARKS:
+        config.addinivalue_line("markers", mark)
+
+
+@pytest.fixture
+def bubbleviz_run(tmp_path: Path) -> Path:
+    """Return an empty folder for the recording or the profiles of the run that a test measures."""
+    folder = tmp_path / _RUN
+    folder.mkdir()
+    return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Check the limits of a test after it has passed, and fail the test if one is exceeded."""
+    result = yield
+    marks = [mark for mark in item.iter_markers() if mark.name in (*_OPTION_OF_MARK, _INCREASE)]
+    if marks:
+        _check_run(item, marks)
+    return result
+
+
+def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
+    """Measure the run that a test has recorded, and check its limits.
+
+    The measured values become properties of the test, which JUnit files contain.
+
+    Args:
+        item: The test.
+        marks: The marks of the test that define limits.
+
+    Raises:
+        pytest.fail.Exception: A limit is exceeded, or the limits cannot be checked.
+    """
+    from bubbleviz.errors import BubblevizError
+
+    folder = getattr(item, "funcargs", {}).get(_RUN)
+    if folder is None:
+        pytest.fail(
+            f"the mark {marks[0].name} needs the fixture {_RUN}: add {_RUN} to the arguments of "
+            "the test, and write the recording or the profiles of the run to this folder",
+            pytrace=False,
+        )
+    try:
+        checks = _check_marks(marks, str(folder), item.config.rootpath)
+    except BubblevizError as error:
+        pytest.fail(f"bubbleviz: {error}", pytrace=False)
+    lines = "\n".join(check.line for check in checks)
+    item.user_properties.extend((f"bubbleviz {check.name}", check.value) for check in checks)
+    item.add_report_section("call", "bubbleviz", lines)
+    if not all(check.passed for check in checks):
+        pytest.fail(lines, pytrace=False)
+
+
+def _check_marks(marks: list[pytest.Mark], folder: str, root: Path) -> list[Check]:
+    """Return one check for each limit of the marks.
+
+    Args:
+        marks: The marks that define limits.
+        folder: Folder with the recording or the profiles of the run.
+        root: Folder to which the paths of baselines are relative.
+
+    Raises:
+        BubblevizError: The run cannot be measured, or a limit is malformed or cannot be checked.
+    """
+    from bubbleviz.report.gate import check_limits
+
+    saved = _summarize(folder)
+    checks: list[Check] = []
+    for mark in marks:
+        allow_incomplete = bool(mark.kwargs.get("allow_incomplete", False))
+        limits = list(_list_limits(mark, saved, root))
+        checks += check_limits(saved, limits, folder, allow_incomplete=allow_incomplete)
+    return checks
+
+
+def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterator[Limit]:
+    """Yield the limits of a mark.
+
+    Args:
+        mark: The mark.
+        saved: Summary of the run to check.
+        root: Folder to which the path of a baseline is relative.
+
+    Raises:
+        BubblevizError: The mark has no limit, a limit is malformed, or the baseline cannot be read.
+    """
+    from bubbleviz.errors import UsageError
+    from bubbleviz.report.gate import INCREASES, make_baseline_limits, parse_limits
+
+    if not mark.args:
+        required = "a baseline" if mark.name == _INCREASE else "at least one limit"
+        raise UsageError(f"the mark {mark.name} needs {required}; see pytest --markers")
+    texts = [str(argument) for argument in mark.args]
+    if mark.name != _INCREASE:
+        yield from parse_limits(texts, _OPTION_OF_MARK[mark.name])
+        return
+    path = str(root / texts[0])
+    yield from make_baseline_limits(
+        _summarize(path),
+        texts[1:] or INCREASES,
+        path,
+        saved,
+        allow_incomplete=bool(mark.kwargs.get("allow_incomplete", False)),
+    )
+
+
+def _summarize(path: str) -> ReportSummary:
+    """Return the summary of a saved report, or measure and summarize profiles."""
+    from bubbleviz.cli.options import MeasurementOptions
+
+    return MeasurementOptions(skip=0, convention=None, jobs=1).read(path)[0]

@@ -1,0 +1,115 @@
+"""Marks for pytest that limit the bubbles of the run that a test records."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.places import FIXTURES
+
+pytest_plugins = ["pytester"]
+
+#: A test module whose tests "record" a run by copying a fixture.
+_MODULE = f"""
+import shutil
+import pytest
+
+FIXTURE = {str(FIXTURES / "1f1b")!r}
+
+def record(folder):
+    shutil.copytree(FIXTURE, folder, dirs_exist_ok=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _only_the_plugin_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load no installed plugins, so that an installed bubbleviz does not register the plugin."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def _run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
+    """Run a test module in a new process, with this plugin."""
+    pytester.makepyfile(_MODULE + body)
+    return pytester.runpytest_subprocess(
+        "-p", "bubbleviz.pytest_plugin", "-p", "no:cacheprovider", "--junitxml=junit.xml"
+    )
+
+
+def test_a_run_within_its_limits_passes_and_is_recorded_in_the_junit_file(
+    pytester: pytest.Pytester,
+) -> None:
+    result = _run(
+        pytester,
+        f"""
+@pytest.mark.limit_bubble("30%", "step=40%")
+@pytest.mark.limit_iteration_time("60ms")
+@pytest.mark.limit_bubble_increase({str(FIXTURES / "1f1b")!r}, "1pt")
+def test_run(bubbleviz_run):
+    record(bubbleviz_run)
+""",
+    )
+    result.assert_outcomes(passed=1)
+    properties = (pytester.path / "junit.xml").read_text()
+    assert 'name="bubbleviz schedule" value="0.2727' in properties
+
+
+@pytest.mark.parametrize(
+    ("mark", "lines"),
+    [
+        ('limit_bubble("20%")', ["FAILED: schedule 27.27 % is above 20 %*"]),
+        ('limit_iteration_time("10ms")', ["FAILED: window of schedule 33.000 ms is above 10 ms*"]),
+        ('limit_bubble("30")', ["bubbleviz: --max-bubble '30': must have*did you mean 30%?"]),
+        ("limit_bubble()", ["bubbleviz: the mark limit_bubble needs at least one limit*"]),
+        (
+            "limit_bubble_increase()",
+            ["bubbleviz: the mark limit_bubble_increase needs a baseline*"],
+        ),
+        ('limit_bubble_increase("none.json")', ["bubbleviz: *none.json: no such file*"]),
+    ],
+)
+def test_a_run_that_exceeds_a_limit_fails_with_the_line_of_the_gate(
+    mark: str, lines: list[str], pytester: pytest.Pytester
+) -> None:
+    result = _run(
+        pytester,
+        f"""
+@pytest.mark.{mark}
+def test_run(bubbleviz_run):
+    record(bubbleviz_run)
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(lines)
+
+
+def test_a_mark_without_a_run_says_what_to_do(pytester: pytest.Pytester) -> None:
+    result = _run(
+        pytester,
+        """
+@pytest.mark.limit_bubble("30%")
+def test_without_fixture():
+    pass
+
+@pytest.mark.limit_bubble("30%")
+def test_without_profiles(bubbleviz_run):
+    pass
+
+@pytest.mark.limit_bubble("30%")
+def test_that_fails_itself(bubbleviz_run):
+    assert False, "no run"
+""",
+    )
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "the mark limit_bubble needs the fixture bubbleviz_run: add bubbleviz_run*",
+            "bubbleviz: *bubbleviz_run: *",
+            "*AssertionError: no run",
+        ]
+    )
+
+
+def test_the_marks_are_registered(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess("-p", "bubbleviz.pytest_plugin", "--markers")
+    names = ("limit_bubble(", "limit_iteration_time(", "limit_bubble_increase(")
+    for name in names:
+        result.stdout.fnmatch_lines([f"@pytest.mark.{name}*"])
