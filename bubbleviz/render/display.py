@@ -111,7 +111,8 @@ class PrintedRecords(Records[ValueT]):
         return super().__getitem__(names.index(index))
 
     def __repr__(self) -> str:
-        return render_plain_text(self._blocks).strip("\n")
+        # Tables without rows are left out of documents.
+        return render_plain_text(self._blocks).strip("\n") or super().__repr__()
 
     def _repr_html_(self) -> str:
         """Return the table as HTML."""
