@@ -32,7 +32,7 @@ RUN_PROFILES = argument(
     "Profiles of one run, or directories that contain them: Nsight Systems exports (.sqlite, "
     "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch "
     "traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), or tables of operations "
-    "(.csv, .parquet, .arrow).",
+    "(.csv, .parquet, .arrow). To draw a saved report, pass the report (.json).",
 )
 REPORT_OR_PROFILES = argument(
     "REPORT.json|PROFILES...",

@@ -38,7 +38,7 @@ class Comparison(comparison.Comparison):  # noqa: D101 - help() shows the docstr
 
         Args:
             path: Path of the file. An existing file is replaced. The suffix is ``.json``, ``.csv``,
-                ``.md``, ``.svg``, ``.pdf`` or ``.png``.
+                ``.md``, ``.tex``, ``.svg``, ``.pdf`` or ``.png``.
 
         Raises:
             UsageError: No format has this suffix, or a run has no operations to draw.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,12 @@ from bubbleviz.report.compared.spent_time import (
 )
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary, has_iterations
+from bubbleviz.report.restored import check_timeline, restore
 from bubbleviz.report.restrictions import find_no_pipeline, list_entries, read_restrictions
 
 if TYPE_CHECKING:
     from bubbleviz.render.picture.page import Page
+    from bubbleviz.report.report import Report
     from bubbleviz.report.summary import Average
     from bubbleviz.report.view import View
 
@@ -165,56 +168,74 @@ def _list_difference_values(difference: MeanDifference | None) -> list[object]:
     return [difference.mean, low, high, difference.t, difference.df, difference.p]
 
 
-def check_drawable(is_saved: Mapping[str, bool]) -> None:
-    """Check that all runs were read from profiles. Runs from saved reports cannot be drawn.
+def check_drawable(path: str, summary: ReportSummary) -> None:
+    """Check that a run from a saved report can be drawn.
 
     Args:
-        is_saved: Whether the run was read from a saved report, keyed by the path of the run.
+        path: Path of the report, used in the message.
+        summary: The saved report.
 
     Raises:
-        UsageError: A run was read from a saved report.
+        UsageError: The report is about idle time, or has no timeline.
     """
-    path = next((path for path, from_report in is_saved.items() if from_report), None)
-    if path is not None:
-        raise UsageError(
-            f"{path}: a JSON report has no operations to draw; pass the profiles of this run "
-            "instead, or leave out the picture"
-        )
+    if isinstance(summary, IdleSummary):
+        raise _make_idle_error(path)
+    check_timeline(path, summary)
+
+
+def _make_idle_error(path: str) -> UsageError:
+    return UsageError(
+        f"{path}: a comparison of idle time has no operations to draw; leave out the picture, or "
+        "draw each run with: bubbleviz idle RUN -o idle.svg"
+    )
 
 
 def draw_svg(comparison: Comparison, view: View) -> str:
     """Draw the typical iteration of each run as a panel, with a shared time axis.
 
     Raises:
-        UsageError: A run was read from a saved report, or the comparison is about idle time.
+        UsageError: A run cannot be drawn; see :func:`check_drawable`.
     """
-    if isinstance(comparison.runs[0].saved, IdleSummary):
-        raise UsageError(
-            f"{comparison.runs[0].path}: a comparison of idle time has no operations to draw; "
-            "leave out the picture, or draw each run with: bubbleviz idle RUN -o idle.svg"
-        )
-    check_drawable({run.path: run.report is None for run in comparison.runs})
     return _draw_page(comparison, view).svg()
 
 
 def _draw_page(comparison: Comparison, view: View) -> Page:
-    """Draw the panels of the runs that have a measured report, and return the page."""
+    """Draw the panels of all runs, and return the page.
+
+    Raises:
+        UsageError: A run cannot be drawn; see :func:`check_drawable`.
+    """
     titles = _make_panel_titles(comparison, view)
+    reports = [_get_report(run) for run in comparison.runs]
     panels = [
-        (title, run.report, of_typical(run.report, view))
-        for title, run in zip(titles, comparison.runs, strict=True)
-        if run.report is not None
+        (title, report, of_typical(report, view))
+        for title, report in zip(titles, reports, strict=True)
     ]
     return draw_panel_page(panels, f"{len(panels)} runs on a common time axis")
+
+
+def _get_report(run: ComparedRun) -> Report:
+    """Return a run's measured report, or restore its report if it was saved.
+
+    Raises:
+        UsageError: The run cannot be drawn; see :func:`check_drawable`.
+    """
+    if run.report is not None:
+        return run.report
+    if isinstance(run.saved, IdleSummary):
+        raise _make_idle_error(run.path)
+    return restore(run.path, run.saved)
 
 
 def format_latex(comparison: Comparison, view: View) -> str:
     """Return a comparison as a LaTeX table, with the figure as a comment if it can be drawn."""
     figure: Iterable[str] = ()
-    if all(run.report is not None for run in comparison.runs):
-        figure = list_figure_comments(
-            view, "comparison.pdf", lambda drawn: _draw_page(comparison, drawn)
-        )
+    with suppress(UsageError):
+        figure = [
+            *list_figure_comments(
+                view, "comparison.pdf", lambda drawn: _draw_page(comparison, drawn)
+            )
+        ]
     return comparison_latex.render(comparison, figure)
 
 

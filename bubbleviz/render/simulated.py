@@ -41,7 +41,7 @@ class _Simulated:
 
         Args:
             path: Path of the file. An existing file is replaced. The suffix is ``.json``, ``.csv``
-                (the order that PyTorch loads), ``.svg``, ``.pdf`` or ``.png``.
+                (the order that PyTorch loads), ``.tex``, ``.svg``, ``.pdf`` or ``.png``.
 
         Raises:
             UsageError: No format has this suffix, or the schedule is a formula without operations.

@@ -229,6 +229,11 @@ def advise(report: Report) -> Advised:
     return report.derive(_make_advice)
 
 
+def keep_advice(report: Report, advised: Advised) -> None:
+    """Let :func:`advise` return advice that was computed before the report was saved."""
+    report.keep(_make_advice, advised)
+
+
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 

@@ -132,6 +132,21 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     )
 
 
+def write_marked_advice(report: Report) -> AdviceEntry | None:
+    """Return the advice whose ranks pictures mark, in words, or None if there is none."""
+    return report.derive(_write_marked_advice)
+
+
+def keep_marked_entry(report: Report, entry: AdviceEntry | None) -> None:
+    """Let :func:`write_marked_advice` return an entry that was saved with the report."""
+    report.keep(_write_marked_advice, entry)
+
+
+def _write_marked_advice(report: Report) -> AdviceEntry | None:
+    marked = advise(report).marked
+    return None if marked is None else write_advice(report, marked)
+
+
 def _describe_step(report: Report, step: Step) -> str:
     if step.advice is not None:
         return write_advice(report, step.advice).text

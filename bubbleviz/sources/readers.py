@@ -411,7 +411,8 @@ def _refuse_own_files(path: str, head: bytes) -> None:
         packed = "unpack the report with gunzip and " if path.endswith(".gz") else ""
         raise ProfileError(
             f"{path}: is a bubbleviz report, not a profile; pass the profiles, or {packed}pass "
-            "the report to bubbleviz compare, gate, plan or view"
+            "the report to bubbleviz compare, gate, plan or view, or draw it with bubbleviz "
+            "analyze REPORT.json -o bubbles.svg"
         )
     if is_own_trace(head):
         raise ProfileError(

@@ -572,15 +572,31 @@ def test_panels_are_titled_by_schedule_if_every_run_has_another(
     assert [text for text in texts if text.startswith("(")] == expected
 
 
+def test_saved_reports_are_drawn_like_their_profiles(
+    saved: tuple[str, str], tmp_path: Path, cli: CommandLine
+) -> None:
+    for name, runs in (("saved", saved), ("measured", (ONE, OTHER)), ("both", (ONE, saved[1]))):
+        cli.printed("compare", *runs, "-o", tmp_path / f"{name}.svg", "--style", "paper", "-q")
+    pictures = {file.read_text("utf-8") for file in tmp_path.glob("*.svg")}
+
+    assert len(pictures) == 1
+
+
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
-def test_a_saved_report_cannot_be_drawn(
+def test_a_saved_report_without_a_timeline_is_refused_before_others_are_measured(
     kind: str, saved: tuple[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
-    message = cli.refused("compare", ONE, saved[1], f"--{kind}", str(tmp_path / "x"), code=2)
+    document = json.loads(Path(saved[1]).read_text("utf-8")) | {"timeline": None}
+    large = tmp_path / "large.json"
+    large.write_text(json.dumps(document), encoding="utf-8")
 
-    assert "a JSON report has no operations to draw; pass the profiles" in message
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="has no operations to draw"):
+    message = cli.refused("compare", "missing/", large, f"--{kind}", tmp_path / "x", code=1)
+    assert "missing" in message
+    message = cli.refused("compare", ONE, large, f"--{kind}", tmp_path / "x", code=2)
+
+    assert "this report has no timeline, because the run has more than 20,000" in message
+    assert list(tmp_path.iterdir()) == [large]
+    with pytest.raises(UsageError, match="this report has no timeline"):
         draw_svg(compare([make_run("a"), make_run("b")]), View())
     with pytest.raises(UsageError, match="a comparison of idle time has no operations"):
         draw_svg(compare([make_run("a", name="idle"), make_run("b", name="idle")]), View())

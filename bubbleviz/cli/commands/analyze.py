@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -20,16 +20,21 @@ from bubbleviz.cli.terminal import (
     show_reading_progress,
     show_steps,
 )
+from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.render.formats import list_renderers
+from bubbleviz.report.saved import is_saved_report
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.timing import record_steps, time_step
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
+    from bubbleviz.report.summary import RunSummary
 
 
+#: Formats that can be written from a saved report.
+_SAVED_FORMATS = frozenset({"svg", "pdf", "png", "html"})
 #: Formats whose options are listed in ``--help``, in addition to ``-o FILE``.
 _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
@@ -96,6 +101,29 @@ def analyze(
 ) -> None:
     """Measure the pipeline bubbles of one run."""
     tables = select_tables(details, ANALYZE_TABLES)
+    if len(profiles) == 1 and outputs.formats and is_saved_report(profiles[0]):
+        _check_saved_options(
+            {
+                "--skip": skip,
+                "--convention": convention,
+                "--what-if": what_if,
+                "--memory": memory,
+                "--memory-limit": memory_limit,
+                "--flops": flops,
+                "--no-cross-thread": not cross_thread,
+                "--order": order,
+                "--same-clock": same_clock,
+                "--align": align,
+                "--parallel": parallel,
+                "--plan": plan,
+                "--dask": dask,
+                "--window": reading.window,
+                "--keep-export": reading.keep_export,
+                "--details": tables,
+            }
+        )
+        _draw_saved(profiles[0], outputs, picture)
+        return
     # With --dask, the profiles are on other machines, so their paths cannot be resolved here.
     files = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     outputs.check([*files, *(convention or ()), plan])
@@ -141,6 +169,57 @@ def analyze(
         )
     if timings:
         show_steps(steps, outputs.names)
+
+
+def _check_saved_options(values: Mapping[str, object]) -> None:
+    """Check that no option for measuring profiles is given together with a saved report.
+
+    Args:
+        values: Value of each option, keyed by the name of the option.
+
+    Raises:
+        UsageError: An option is given.
+    """
+    given = next((name for name, value in values.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given}: only applies to profiles; remove it for a saved report")
+
+
+def _draw_saved(path: str, outputs: Outputs, picture: PictureOptions) -> None:
+    """Draw the run in a saved report, or write its interactive page.
+
+    Args:
+        path: Path of the saved report.
+        outputs: Outputs of the command.
+        picture: Picture options.
+
+    Raises:
+        UsageError: An output is neither a picture nor a page, or the report has no timeline.
+        InputError: The report cannot be read.
+    """
+    others = [file for file, name in outputs.formats.items() if name not in _SAVED_FORMATS]
+    if others:
+        raise UsageError(
+            f"-o {others[0]}: a saved report can only be drawn (.svg, .pdf, .png or .html); pass "
+            "the profiles to write other formats"
+        )
+    outputs.check([path])
+    picture.check(outputs.formats.values())
+    from bubbleviz.render.web.page import render_saved
+    from bubbleviz.report.restored import restore
+    from bubbleviz.report.saved import read_summary
+
+    by_name = {renderer.name: renderer for renderer in list_renderers()}
+    summary = read_summary(path)
+    view = picture.view_of(restore(path, summary), outputs.public_formats)
+
+    def content(public: RunSummary, name: str, file: str) -> str | bytes:
+        """Return the page, or a picture of the report."""
+        if name == "html":
+            return render_saved(path, public)
+        return by_name[name].content(restore(path, public), view, file)
+
+    outputs.deliver(summary, content, lambda _: None)
 
 
 def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: bool) -> None:

@@ -60,15 +60,13 @@ def compare(
             "compare needs at least two runs, for example bubbleviz compare before.json after.json"
         )
     paper.check(outputs.formats.values())
-    is_saved = {path: is_saved_report(path) for path in runs}
-    outputs.check([*options.find_files(is_saved), *(measurement.convention or [])])
+    outputs.check([*options.find_files(dict.fromkeys(runs)), *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.compared.comparison import compare as compare_runs
     from bubbleviz.report.compared.comparison import find_worse_runs
 
-    if comparison_report.PICTURES & set(outputs.formats.values()):
-        comparison_report.check_drawable(is_saved)
-    comparison = compare_runs(_read_runs(runs, measurement, outputs.names))
+    draws = bool(comparison_report.PICTURES & set(outputs.formats.values()))
+    comparison = compare_runs(_read_runs(runs, measurement, outputs.names, draws=draws))
     view = paper.make_view(outputs.public_formats)
     outputs.deliver(
         comparison,
@@ -82,21 +80,36 @@ def compare(
 
 
 def _read_runs(
-    runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
+    runs: list[str],
+    measurement: options.MeasurementOptions,
+    names: PrivateNames,
+    *,
+    draws: bool,
 ) -> list[ComparedRun]:
     """Read or measure each run, and give it a title. A path given twice is read only once.
 
-    Titles are derived from paths. With ``--anonymous``, path stand-ins are used, because parts of a
-    path have no stand-ins.
+    Saved reports are read first, because measuring the other runs takes longer. Titles are derived
+    from paths. With ``--anonymous``, path stand-ins are used, because parts of a path have no
+    stand-ins.
 
     Args:
         runs: Paths of the runs.
         measurement: Options for measuring profiles.
         names: Private names to replace in the paths and titles of runs.
+        draws: Whether the runs will be drawn.
+
+    Raises:
+        UsageError: A saved report cannot be drawn, although the runs will be drawn.
     """
+    from bubbleviz.render.comparison import check_drawable
     from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 
-    reports = {path: measurement.read(path) for path in dict.fromkeys(runs)}
+    is_saved = {path: is_saved_report(path) for path in runs}
+    reports = {}
+    for path in sorted(is_saved, key=lambda path: not is_saved[path]):
+        reports[path] = measurement.read(path)
+        if draws and is_saved[path]:
+            check_drawable(path, reports[path][0])
     public_paths = names.replaced(runs)
     titles = make_titles(public_paths)
     return [

@@ -10,10 +10,9 @@ from bubbleviz.render.picture.clock_marks import clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.render.selection import Selection
-from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, truncate_name
 from bubbleviz.report.report import Report
-from bubbleviz.report.sentences import write_advice
+from bubbleviz.report.sentences import write_marked_advice
 from bubbleviz.report.view import View
 
 
@@ -75,13 +74,10 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
         yield "The lower ratio counts unattributed compute as work."
     if style.notes and any(clock_notes(report, selection)):
         yield "± and bars: clock uncertainty of the host."
-    advice = advise(report)
+    marked = write_marked_advice(report) if style.notes else None
     drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
-    marked = advice.marked if style.notes else None
-    if marked is not None and not drawn_ranks.isdisjoint(advice.marked_ranks):
-        action = write_advice(report, marked).short
-        if action:
-            yield f"{MARK} {action}."
+    if marked is not None and marked.short and not drawn_ranks.isdisjoint(marked.ranks):
+        yield f"{MARK} {marked.short}."
     if report.contradicted(report.headline):
         yield "!: the ratio depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)

@@ -1,0 +1,507 @@
+"""Restores a report from a saved report, so that pictures of it can be drawn.
+
+A restored report contains what pictures show: ranks, iterations, operations, idle time with its
+causes, the critical path, and the advice that marks ranks. It is not a complete measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration, Ratio, make_iteration_records
+from bubbleviz.count.rank_iterations import (
+    PHASES,
+    AccountColumns,
+    RankColumns,
+    RankIterations,
+)
+from bubbleviz.count.ratios import list_ratios
+from bubbleviz.count.statistics import Spread
+from bubbleviz.count.summary import Summary
+from bubbleviz.errors import UsageError
+from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.communication_times import CommunicationTimes, Receives
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.idle import IdleIntervals
+from bubbleviz.explain.path import CriticalPath
+from bubbleviz.explain.phase_times import PhaseTimes
+from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import sort_rows
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import BusyIntervals, Operations, Rank, RankIntervals
+from bubbleviz.model.phase_masks import mask_phases
+from bubbleviz.model.phases import WORK
+from bubbleviz.model.restrictions import Restriction
+from bubbleviz.report import summary as saved
+from bubbleviz.report.advice import Advice, Advised, keep_advice
+from bubbleviz.report.kernel_time import KernelTime
+from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.sentences import keep_marked_entry
+from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, read_timeline
+
+#: Columns of the timeline's table of operations that have the same name in ``Operations``.
+_SAME_COLUMNS = (
+    *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
+    *("virtual_stage", "kernels", "active_ns"),
+)
+#: Columns of ``WindowColumns`` that have the same name in ``AccountColumns``.
+_SAME_TIMES = (
+    *("start_ns", "end_ns", "compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns"),
+    "bubble_ns",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class RestoredReport(Report):
+    """A report for pictures, restored from a saved report.
+
+    Attributes:
+        saved_restrictions: Restrictions of the saved report, most severe first.
+        saved_kernel_time: Time during which kernels ran, as saved.
+    """
+
+    saved_restrictions: tuple[Restriction, ...] = ()
+    saved_kernel_time: KernelTime | None = None
+
+    @property
+    def restrictions(self) -> tuple[Restriction, ...]:
+        """Reasons why the ratios do not describe a complete pipeline, most severe first."""
+        return self.saved_restrictions
+
+    @property
+    def kernel_time(self) -> KernelTime:
+        """Time during which kernels ran in the averaged iterations."""
+        return self.saved_kernel_time or KernelTime(0, 0, 0, 0, 0)
+
+
+def check_timeline(path: str, run: saved.RunSummary) -> None:
+    """Check that a saved report contains the timeline that pictures are drawn from.
+
+    Args:
+        path: Path of the report, used in the message.
+        run: The saved report.
+
+    Raises:
+        UsageError: The report has no timeline.
+    """
+    if run.timeline is None:
+        raise UsageError(
+            f"{path}: this report has no timeline, because the run has more than "
+            f"{MAX_SAVED_OPERATIONS:,} operations; pass the profiles of the run instead, or leave "
+            "out the picture"
+        )
+
+
+def restore(path: str, run: saved.RunSummary) -> RestoredReport:
+    """Restore a report from which pictures can be drawn.
+
+    Args:
+        path: Path of the saved report, used in messages.
+        run: The saved report.
+
+    Raises:
+        UsageError: The report has no timeline.
+        InputError: The timeline is damaged.
+    """
+    check_timeline(path, run)
+    timeline = read_timeline(path, run)
+    operations = _restore_operations(run, timeline)
+    numbers = run.summary.kernel_time
+    report = RestoredReport(
+        version=run.version,
+        convention=run.convention,
+        headline=run.headline,
+        headline_reason=run.headline_reason,
+        profiles=tuple(run.profiles),
+        ranks=tuple(map(_restore_rank, run.ranks)),
+        iterations=make_iteration_records(_restore_iterations(run, operations)),
+        summary=_restore_summary(run.summary),
+        operations=operations,
+        busy=_restore_busy_intervals(timeline),
+        unattributed=_restore_unattributed(timeline),
+        coverage=tuple(run.coverage),
+        unattributed_kernels=tuple(run.unattributed_kernels),
+        explanation=_restore_explanation(run, timeline, operations),
+        limitations=tuple(
+            Limitation(entry.what, entry.reason, entry.count) for entry in run.limitations
+        ),
+        schedule=_restore_schedule(run.schedule),
+        hosts=run.hosts,
+        saved_restrictions=read_restrictions(run.restrictions),
+        saved_kernel_time=KernelTime(
+            numbers.window_ns,
+            numbers.kernel_ns,
+            numbers.bubble_ns,
+            numbers.gap_ns,
+            numbers.unattributed_ns,
+            numbers.work_ns,
+        ),
+    )
+    _restore_advice(report, run)
+    return report
+
+
+def _restore_rank(entry: saved.RankEntry) -> Rank:
+    return Rank(
+        index=entry.index,
+        label=entry.label,
+        host=entry.host,
+        profile=entry.profile,
+        pid=entry.pid,
+        device_id=entry.device_id,
+        uuid=entry.uuid,
+        gpu=entry.gpu,
+        pci=entry.pci,
+        stage=entry.stage,
+        pipeline=entry.pipeline,
+        global_rank=entry.global_rank,
+    )
+
+
+def _restore_operations(run: saved.RunSummary, timeline: Timeline) -> Operations:
+    """Return the operations of a timeline. Columns that a timeline lacks are -1 or 0."""
+    table = timeline.tables["operations"]
+    n_rows = len(table["rank"])
+    none, zero = np.full(n_rows, NONE, np.int64), np.zeros(n_rows, np.int64)
+    has_span = table["length_ns"] != NONE
+    start_ns = np.where(has_span, table["start_ns"] + timeline.base_ns, NONE)
+    end_ns = np.where(has_span, start_ns + table["length_ns"], NONE)
+    columns: dict[str, Ints] = dict.fromkeys(Operations.column_names(), none)
+    columns |= {name: table[name] for name in _SAME_COLUMNS}
+    columns |= {
+        "name_id": table["name"],
+        "cut": zero,
+        "occurrence": zero,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "has_span": has_span.astype(np.int64),
+        "busy_ns": _sum_busy_times(timeline, n_rows),
+    }
+    return Operations(
+        **columns,
+        names=timeline.names,
+        stages=tuple(rank.stage for rank in run.ranks),
+        global_ranks=tuple(rank.global_rank for rank in run.ranks),
+    )
+
+
+def _sum_busy_times(timeline: Timeline, n_operations: int) -> Ints:
+    """Return the total length of each operation's busy intervals, in ns."""
+    total_ns = np.zeros(n_operations, np.int64)
+    for name in ("compute", "communication"):
+        table = timeline.tables[name]
+        np.add.at(total_ns, table["operation"], table["length_ns"])
+    return total_ns
+
+
+def _restore_busy_intervals(timeline: Timeline) -> BusyIntervals:
+    """Return the busy intervals of all operations, sorted by (operation, start)."""
+    tables = [timeline.tables[name] for name in ("compute", "communication")]
+    operation, start_ns, length_ns = (
+        np.concatenate([table[name] for table in tables])
+        for name in ("operation", "start_ns", "length_ns")
+    )
+    order = sort_rows(operation, start_ns)
+    starts_ns = start_ns[order] + timeline.base_ns
+    return BusyIntervals(operation[order], starts_ns, starts_ns + length_ns[order])
+
+
+def _restore_unattributed(timeline: Timeline) -> RankIntervals:
+    table = timeline.tables["unattributed"]
+    start_ns = table["start_ns"] + timeline.base_ns
+    return RankIntervals(table["rank"], start_ns, start_ns + table["length_ns"])
+
+
+def _restore_summary(numbers: saved.Numbers) -> Summary:
+    return Summary(
+        iterations=numbers.iterations,
+        bubble_ratio=_restore_spreads(numbers.bubble_ratio),
+        bubble_interval=numbers.bubble_interval,
+        bubble_low=_restore_spreads(numbers.bubble_low),
+        bubble_overhead=_restore_spreads(numbers.bubble_overhead),
+        window_ns=_restore_spreads(numbers.window_ns),
+    )
+
+
+def _restore_spreads(averages: Mapping[str, saved.Average]) -> dict[str, Spread]:
+    return {
+        name: Spread(each.mean, each.std, each.min, each.max, each.ci95, each.n)
+        for name, each in averages.items()
+    }
+
+
+def _restore_schedule(entry: saved.ScheduleEntry | None) -> Recognition | None:
+    """Return the name of the schedule and the reason for it, or None if both are unknown."""
+    return None if entry is None else Recognition(entry.name, reason=entry.reason or "")
+
+
+def _restore_iterations(run: saved.RunSummary, operations: Operations) -> list[Iteration]:
+    """Return the iterations with their ranks. An iteration without work starts and ends at 0."""
+    columns = _restore_rank_columns(run, operations)
+    return [
+        Iteration(
+            index=entry.index,
+            name=entry.name,
+            kind=entry.kind,
+            complete=entry.complete,
+            averaged=entry.averaged,
+            microbatches=entry.microbatches,
+            start_ns=entry.start_ns or 0,
+            end_ns=entry.end_ns or 0,
+            ratios=_restore_ratios(entry),
+            ranks=RankIterations(columns, row, _list_ranks(entry)),
+            bubble_ratio=entry.bubble_ratio.get(run.headline),
+        )
+        for row, entry in enumerate(run.iterations)
+    ]
+
+
+def _list_ranks(entry: saved.IterationEntry) -> Ints:
+    return np.array([] if entry.ranks is None else entry.ranks.rank, np.int64)
+
+
+def _restore_ratios(entry: saved.IterationEntry) -> dict[str, Ratio]:
+    """Return the ratios of an iteration.
+
+    A saved iteration does not say which ratios depend on contradictory clocks. These are the ratios
+    that compare clocks, or all ratios if a clock was set during the iteration.
+    """
+    common_clock = {ratio.name for ratio in list_ratios() if ratio.common_clock}
+    return {
+        name: Ratio(
+            value=value,
+            low=entry.bubble_low.get(name),
+            overhead=entry.bubble_overhead.get(name),
+            window_ns=entry.window_ns.get(name),
+            interval=entry.bubble_interval.get(name),
+            incomplete=entry.incomplete,
+            contradicted=entry.clock_set or (entry.clocks_contradict and name in common_clock),
+        )
+        for name, value in entry.bubble_ratio.items()
+    }
+
+
+def _restore_rank_columns(run: saved.RunSummary, operations: Operations) -> RankColumns:
+    """Return the measurements of all ranks in all iterations. Ranks without work have zeros."""
+    shape = len(run.iterations), len(run.ranks)
+    tables = [entry.ranks for entry in run.iterations]
+    fill = partial(_fill_column, shape, tables)
+    reasons = (None, *dict.fromkeys(text for t in tables if t for text in t.missing if text))
+    code_of_reason = {reason: code for code, reason in enumerate(reasons)}
+    first_ns, last_ns = _find_work(operations, shape)
+    return RankColumns(
+        phase_ns=np.stack([fill(partial(_get_busy_ns, phase)) for phase in PHASES], axis=-1),
+        compute_ns=fill(lambda table: table.compute_ns),
+        active_ns=fill(lambda table: table.active_ns),
+        first_ns=first_ns,
+        last_ns=last_ns,
+        kernel_ns=fill(lambda table: table.kernel_ns),
+        gap_ns=fill(lambda table: table.gap_ns),
+        missing=fill(lambda table: [code_of_reason[text] for text in table.missing]),
+        reasons=reasons,
+        accounts={
+            ratio.name: _restore_account(shape, tables, ratio.name) for ratio in list_ratios()
+        },
+    )
+
+
+def _get_busy_ns(phase: str, ranks: saved.RankColumns) -> Sequence[int]:
+    return ranks.busy_ns[phase]
+
+
+def _fill_column(
+    shape: tuple[int, int],
+    tables: Sequence[saved.RankColumns | None],
+    get: Callable[[saved.RankColumns], Sequence[int]],
+) -> Ints:
+    """Return a column of all ranks in all iterations, with zeros for ranks that are not listed.
+
+    Args:
+        shape: Number of iterations and number of ranks.
+        tables: Ranks of each iteration, or None if the report does not contain them.
+        get: Function that returns the column of an iteration's ranks.
+    """
+    column = np.zeros(shape, np.int64)
+    for row, table in enumerate(tables):
+        if table is not None:
+            column[row, table.rank] = get(table)
+    return column
+
+
+def _find_work(operations: Operations, shape: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Return when each rank's work started and ended in each iteration, in ns.
+
+    Both times are 0 if a rank did no work in an iteration.
+
+    Args:
+        operations: The operations.
+        shape: Number of iterations and number of ranks.
+    """
+    is_work = mask_phases(operations.phase, WORK) & (operations.has_span == 1)
+    work = operations.take(is_work & (operations.iteration != NONE))
+    limits = np.iinfo(np.int64)
+    first_ns, last_ns = np.full(shape, limits.max), np.full(shape, limits.min)
+    np.minimum.at(first_ns, (work.iteration, work.rank), work.start_ns)
+    np.maximum.at(last_ns, (work.iteration, work.rank), work.end_ns)
+    has_work = last_ns > limits.min
+    return np.where(has_work, first_ns, 0), np.where(has_work, last_ns, 0)
+
+
+def _restore_account(
+    shape: tuple[int, int], tables: Sequence[saved.RankColumns | None], ratio: str
+) -> AccountColumns:
+    """Return how the ranks spent the time in the windows of a ratio.
+
+    Args:
+        shape: Number of iterations and number of ranks.
+        tables: Ranks of each iteration, or None if the report does not contain them.
+        ratio: Name of the ratio.
+    """
+    known = [table if table is not None and ratio in table.windows else None for table in tables]
+
+    def fill(name: str) -> Ints:
+        """Return one column of the windows."""
+        return _fill_column(shape, known, lambda table: getattr(table.windows[ratio], name))
+
+    return AccountColumns(
+        **{name: fill(name) for name in _SAME_TIMES},
+        running_ns=np.zeros(shape, np.int64),
+        work_ns=_fill_column(shape, known, lambda table: _list_work_times(table, ratio)),
+        is_known=tuple(table is not None for table in known),
+        bounds=None,
+    )
+
+
+def _list_work_times(ranks: saved.RankColumns, ratio: str) -> list[int]:
+    """Return the time that counts as work in a ratio, or 0 if a rank's ratio is unknown."""
+    return [
+        0 if value is None else round((1 - value) * window_ns)
+        for value, window_ns in zip(
+            ranks.bubble_ratio[ratio], ranks.windows[ratio].window_ns, strict=True
+        )
+    ]
+
+
+def _restore_explanation(
+    run: saved.RunSummary, timeline: Timeline, operations: Operations
+) -> Explanation:
+    """Return the causes of idle time, the communication times and the critical path."""
+    shape = len(run.iterations), len(run.ranks)
+    tables = [entry.ranks for entry in run.iterations]
+    rows = ExplainedRows(
+        Dependencies.make_empty(),
+        Receives.make_empty(),
+        IdleIntervals.make_empty(),
+        _restore_bubbles(run, timeline, operations),
+        Dependencies.make_empty(),
+    )
+    communication = {
+        field.name: _fill_column(shape, tables, partial(_get_communication, field.name))
+        for field in fields(CommunicationTimes)
+    }
+    return Explanation(
+        causes=CauseTimes({run.headline: _restore_cause_times(shape, tables, run.headline)}),
+        explained=partial(_get_rows, rows),
+        listed_ratio=run.headline,
+        received=np.zeros(shape[0], np.int64),
+        communication=CommunicationTimes(**communication),
+        phase_times=PhaseTimes((), run.transfer_ns, (), ()),
+        path=_restore_path(run, timeline),
+        changes=(),
+        ran=run.schedule_name,
+    )
+
+
+def _get_rows(rows: ExplainedRows) -> ExplainedRows:
+    return rows
+
+
+def _get_communication(name: str, ranks: saved.RankColumns) -> Sequence[int]:
+    column: Sequence[int] = getattr(ranks.communication, name)
+    return column
+
+
+def _restore_cause_times(
+    shape: tuple[int, int], tables: Sequence[saved.RankColumns | None], ratio: str
+) -> Ints:
+    """Return the idle time by cause in the windows of a ratio, shape (iterations, ranks, causes).
+
+    Causes that this version of the package does not know are left out.
+
+    Args:
+        shape: Number of iterations and number of ranks.
+        tables: Ranks of each iteration, or None if the report does not contain them.
+        ratio: Name of the ratio.
+    """
+
+    def fill(cause: Cause) -> Ints:
+        """Return the idle time that has one cause."""
+        known = [
+            t if t is not None and cause.label in t.cause_ns.get(ratio, {}) else None
+            for t in tables
+        ]
+        return _fill_column(shape, known, lambda table: table.cause_ns[ratio][cause.label])
+
+    return np.stack([fill(cause) for cause in Cause], axis=-1)
+
+
+def _restore_bubbles(run: saved.RunSummary, timeline: Timeline, operations: Operations) -> Bubbles:
+    """Return the idle intervals of a timeline. Columns that a timeline lacks are -1."""
+    table = timeline.tables["bubbles"]
+    none = np.full(len(table["rank"]), NONE, np.int64)
+    start_ns = table["start_ns"] + timeline.base_ns
+    columns: dict[str, Ints] = dict.fromkeys(IdleIntervals.column_names(), none)
+    columns |= {name: table[name] for name in ("rank", "cause", "after", "peer_operation")}
+    columns |= {"start_ns": start_ns, "end_ns": start_ns + table["length_ns"]}
+    columns |= {"host_call": table["call"], "host_range": table["around"]}
+    return Bubbles.of(
+        IdleIntervals(**columns), table["iteration"], ratio=run.headline, operations=operations
+    )
+
+
+def _restore_path(run: saved.RunSummary, timeline: Timeline) -> CriticalPath | None:
+    """Return the operations on the critical path, without slack, or None if there is no path."""
+    entry, rows = run.critical_path, timeline.tables["critical"]["operation"]
+    if entry is None or not len(rows):
+        return None
+    nothing = np.zeros(0, np.int64)
+    return CriticalPath(entry.iteration, rows, entry.length_ns, (), (), nothing, nothing)
+
+
+def _restore_advice(report: RestoredReport, run: saved.RunSummary) -> None:
+    """Make pictures of a restored report mark the ranks that the saved advice names."""
+    indices = [step.advice for step in run.first if step.is_marked and step.advice is not None]
+    if not indices:
+        keep_advice(report, Advised((), (), (), None))
+        keep_marked_entry(report, None)
+        return
+    entry = run.advice[indices[0]]
+    keep_advice(report, Advised((), (), (), _restore_marked(entry)))
+    keep_marked_entry(report, entry)
+
+
+def _restore_marked(entry: saved.AdviceEntry) -> Advice:
+    """Return the advice whose ranks are marked. Its evidence and iteration length are not saved."""
+    return Advice(
+        kind=entry.kind,
+        place=entry.place,
+        evidence=Recognition(None),
+        saving_ns=entry.saving_ns or 0,
+        length_ns=0.0,
+        saving_ratio=entry.saving_ratio or 0.0,
+        iterations=entry.iterations,
+        ranks=entry.ranks,
+        stages=entry.stages,
+        stage=entry.stage,
+        example_iteration=entry.example_iteration,
+    )
