@@ -171,7 +171,8 @@ def test_the_legend_has_the_shades_of_every_panel() -> None:
 def test_limitations_are_counted() -> None:
     limited = replace(SHORT, limitations=(Limitation("a", "b"), Limitation("c", "d")))
 
-    assert "run 0: 2 limitations, listed in its own report." in " ".join(list_texts(drawn(limited)))
+    text = " ".join(list_texts(drawn(limited, SHORT, limited)))
+    assert "Limitations, listed in the report of each run: (a) run 0 (2), (c) run 2 (2)." in text
 
 
 @pytest.mark.parametrize("name", HOSTILE)

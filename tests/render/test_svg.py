@@ -297,7 +297,9 @@ def test_clocks_have_error_bars_if_these_are_visible() -> None:
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
     # A bar is centered on the first start of its rank, which is one F later for each rank.
     assert lower + higher > left + right
-    assert list_error_bars(render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
+    invisible = render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())
+    assert list_error_bars(invisible) == []
+    assert "±" not in " ".join(list_texts(invisible))
     # Two machines with the same hostname have separate clocks.
     local = render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000_000, host="localhost"), View())
     assert len(list_error_bars(local)) == 1
@@ -475,8 +477,8 @@ def test_hostile_names_are_inert() -> None:
     ("changes", "says"),
     [
         ({"interval": (0.30, 0.36)}, "Clock bounds: 30.0 % to 36.0 %."),
-        ({"interval": (0.33331, 0.33333)}, "Clock bounds: 33.331 % to 33.333 %."),
-        ({"interval": (0.33333, 0.33333)}, ""),
+        ({"interval": (0.3331, 0.3346)}, "Clock bounds: 33.3 % to 33.5 %."),
+        ({"interval": (0.33331, 0.33333)}, ""),
         ({"interval": None}, ""),
         ({"contradicted": True}, "!: the ratio depends on clocks that contradict each other."),
     ],

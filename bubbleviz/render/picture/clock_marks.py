@@ -14,15 +14,24 @@ from bubbleviz.report.report import Report
 _SMALLEST_ERROR_BAR = 1.5
 
 
-def clock_notes(report: Report, selection: Selection) -> list[str]:
+def clock_notes(report: Report, selection: Selection, width: float) -> list[str]:
     """Return a note about the clock uncertainty of each row, such as "clock ± 12 µs".
 
-    If all rows have the same clock, all notes are "".
+    All notes are "" if all rows have the same clock, or if all uncertainties are known and too
+    small to be visible.
+
+    Args:
+        report: The report.
+        selection: The rows that are drawn.
+        width: Width of the page, in page units.
     """
     clocks = {report.clock(rank.profile) for rank in selection.ranks}
-    if len(clocks) <= 1:
+    uncertainties_ns = [report.clock_uncertainty_ns(rank) for rank in selection.ranks]
+    min_visible_ns = _SMALLEST_ERROR_BAR / width * selection.span_ns
+    is_visible = any(ns is None or ns >= min_visible_ns for ns in uncertainties_ns)
+    if len(clocks) <= 1 or not is_visible:
         return [""] * len(selection.ranks)
-    return [_format_clock_note(report.clock_uncertainty_ns(rank)) for rank in selection.ranks]
+    return [_format_clock_note(ns) for ns in uncertainties_ns]
 
 
 def _format_clock_note(uncertainty_ns: float | None) -> str:
@@ -39,7 +48,7 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
     ``_SMALLEST_ERROR_BAR`` on each side. There are no bars if all rows have the same clock.
     """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
-    notes = clock_notes(report, selection)
+    notes = clock_notes(report, selection, page.style.width)
     path = ""
     for rank, note, top in zip(selection.ranks, notes, layout.tops, strict=True):
         if not note or rank.index not in first_ns:

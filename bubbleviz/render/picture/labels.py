@@ -133,7 +133,7 @@ def _name_rows(
         ratio_ranges: (minimum, maximum) ratio over each row's replicas, or None if unknown.
     """
     ranks = selection.ranks
-    clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
+    clocks = clock_notes(report, selection, style.width) if style.notes else [""] * len(ranks)
     names = []
     for index, (row, suffixes) in enumerate(zip(selection.rows, ratio_ranges, strict=True)):
         if row.spread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_percent_bounds
 from bubbleviz.render.picture.brackets import has_brackets
 from bubbleviz.render.picture.clock_marks import clock_notes
@@ -14,6 +15,11 @@ from bubbleviz.report.labels import MARK, truncate_name
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_marked_advice
 from bubbleviz.report.view import View
+
+#: Minimum width of clock bounds that are given: one unit of the last printed digit of a ratio.
+_MIN_BOUNDS_WIDTH = 0.001
+#: Kinds of limitations that affect nothing in a picture.
+NOT_DRAWN = (LimitationKind.DETAILS, LimitationKind.LIMIT_UNUSED)
 
 
 def notes_of(timeline: TimelinePainter) -> list[str]:
@@ -63,7 +69,8 @@ def _has_different_windows(selection: Selection) -> bool:
 def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
     """Yield sentences about ratio bounds, clocks, and the mark on the ranks that advice is about.
 
-    Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
+    Bounds are explained only if a single iteration is drawn. Clock bounds are given only if they
+    are at least ``_MIN_BOUNDS_WIDTH`` apart. The mark is explained only if a row
     represents a rank that the advice is about. Styles without notes have no marks of clocks and
     advice, so these are not explained.
     """
@@ -72,7 +79,7 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
     if style.titled and shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
-    if style.notes and any(clock_notes(report, selection)):
+    if style.notes and any(clock_notes(report, selection, style.width)):
         yield "± and bars: clock uncertainty of the host."
     marked = write_marked_advice(report) if style.notes else None
     drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
@@ -81,7 +88,7 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
     if report.contradicted(report.headline):
         yield "!: the ratio depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
-    if low < high:
+    if high - low >= _MIN_BOUNDS_WIDTH:
         # Name the iteration, because the title shows the mean over all iterations.
         # The mean over all iterations may be outside the bounds of one iteration.
         name = truncate_name(iterations[0].name)

@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.memory_sizes import format_memory
-from bubbleviz.model.texts import format_count, to_one_line
+from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
-from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
+from bubbleviz.render.picture.notes import NOT_DRAWN, notes_of, nothing_to_draw
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page, draw_page
 from bubbleviz.render.picture.style import SCREEN, style_of
@@ -171,7 +171,7 @@ def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter |
 
 
 def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
-    """Return the distinct notes of all panels, and a sentence about the limitations of each report.
+    """Return the distinct notes of all panels, and a sentence about the limitations of all reports.
 
     A note about the ranks that need attention also contains the title of its panel.
     """
@@ -183,10 +183,13 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
             titled = note.replace(MARK, mark, 1) if is_advice else note
             if titled not in notes:
                 notes.append(titled)
-    for title, report, _ in panels:
-        if count := len(report.limitations):
-            limited = format_count(count, "limitation")
-            notes.append(f"{to_one_line(title, 60)}: {limited}, listed in its own report.")
+    limited = [
+        f"{to_one_line(title, 60)} ({n_limitations})"
+        for title, report, _ in panels
+        if (n_limitations := sum(entry.kind not in NOT_DRAWN for entry in report.limitations))
+    ]
+    if limited:
+        notes.append(f"Limitations, listed in the report of each run: {', '.join(limited)}.")
     return notes
 
 

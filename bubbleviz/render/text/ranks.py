@@ -24,6 +24,8 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.rows import RankRow, make_rows
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
 from bubbleviz.render.wrapping import measure_cells
+from bubbleviz.report.advice import advise
+from bubbleviz.report.labels import MARK
 from bubbleviz.report.rank_means import (
     RankMeans,
     compute_rank_means,
@@ -228,7 +230,7 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
         for group in groups
     ]
     yield doc.Table(
-        "What stands out (to list ranks: --ranks, --pipelines, --hosts, or --rows rank for all)",
+        "Outliers (to list ranks: --ranks, --pipelines, --hosts, or --rows rank for all)",
         doc.truncate_rows(rows, "what", max_rows=_MAX_STANDOUTS),
         left=("what", "why"),
     )
@@ -329,12 +331,10 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
         return
     cells = _make_rank_cells(report, iteration, name, [row.replicas for row in rows])
     columns = [column for column in cells[0] if _is_shown(column, cells)]
-    labels = rank_labels(report, [row.rank.index for row in rows])
+    names = _name_rows(report, rows)
     table = [
-        _make_first_cells(row)
-        | {"rank": label if len(row.replicas) == 1 else f"{len(row.replicas)} replicas"}
-        | {column: row_cells[column] for column in columns}
-        for row, label, row_cells in zip(rows, labels, cells, strict=True)
+        _make_first_cells(row) | {"rank": name} | {column: row_cells[column] for column in columns}
+        for row, name, row_cells in zip(rows, names, cells, strict=True)
     ]
     quantity = f"busy time and bubble by {row_kind}, ms ({name} window)"
     yield doc.Table(
@@ -351,6 +351,20 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
     if is_summarized(report, view):
         yield from summarize_ranks(report)
+
+
+def _name_rows(report: Report, rows: Sequence[RankRow]) -> list[str]:
+    """Return the label of each row's rank, or the number of its replicas.
+
+    A mark precedes the names of rows that represent a rank that the advice is about.
+    """
+    marked = frozenset(advise(report).marked_ranks)
+    labels = rank_labels(report, [row.rank.index for row in rows])
+    names = []
+    for row, label in zip(rows, labels, strict=True):
+        name = label if len(row.replicas) == 1 else f"{len(row.replicas)} replicas"
+        names.append(name if marked.isdisjoint(row.replicas) else f"{MARK} {name}")
+    return names
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:

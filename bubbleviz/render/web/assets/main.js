@@ -282,7 +282,7 @@ function fillOverview(run, shards, shown, drawn) {
   const left = shards?.data.shards.left_out ?? 0;
   byId("overview-panel").append(
     element("div", { class: "pair" },
-      element("div", {}, element("h3", {}, "What stands out"), ...standingOut(run, show)),
+      element("div", {}, element("h3", {}, "Outliers"), ...standingOut(run, show)),
       element("div", {}, element("h3", {}, "Distribution over ranks"), ...explained("distribution over ranks", spreadTable(run)))),
     ...(left ? [quiet(`This page does not contain the operations of ${counted(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
     ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));

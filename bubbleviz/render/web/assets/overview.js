@@ -275,10 +275,10 @@ function standingOut(run, show) {
   const found = run.data.standouts ?? farthest(run);
   if (!found.length) return [quiet("No rank, host, pipeline or stage stands out.")];
   const rows = found.map((own) => [
-    element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, clean(own.name, 120)),
+    element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, `${run.culprits.has(own.rank) ? "► " : ""}${clean(own.name, 120)}`),
     grouped(own.count), share(own.ratio), `${own.above > 0 ? "+" : ""}${significant(100 * own.above, 2)}`, clean(own.why, 120),
   ]);
-  return explained("what stands out", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
+  return explained("outliers", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
 }
 
 function farthest(run) {

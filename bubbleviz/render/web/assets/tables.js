@@ -75,7 +75,7 @@ function ranksTable(run) {
   const phases = Object.keys(means.busy);
   const unit = commonUnit([...Object.values(means.busy), means.bubble].flat());
   const rows = listedRanks(run).map(({ index }) => [
-    element("span", {}, run.rankLabel(index)), ...phases.map((phase) => time(means.busy[phase][index], unit)), time(means.bubble[index], unit),
+    element("span", {}, `${run.culprits.has(index) ? "► " : ""}${run.rankLabel(index)}`), ...phases.map((phase) => time(means.busy[phase][index], unit)), time(means.bubble[index], unit),
     share(means.ratio[index]), share(means.gap[index]),
   ]);
   return table(`busy time by phase, and bubble, in ${unit[1]}, mean of the averaged iterations`,
