@@ -556,6 +556,56 @@ def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
     assert TITLE not in render_texts(report)
 
 
+def test_each_kind_of_work_has_a_lane(tmp_path: Path) -> None:
+    run = write_profile(
+        tmp_path,
+        # The interruption of 2 us is too short to be seen, and the communication is partly hidden.
+        [k(0, 40, 1), k(42, 50, 2, "relu"), k(40, 70, 3, NCCL, stream=8), k(90, 100, 4)],
+        [c(n, n + 1, n) for n in range(1, 5)],
+        copies=[M(60 * US, 80 * US, None)],
+    )
+
+    rank = get_only_rank(bubbleviz.idle(run))
+
+    lanes = [
+        [
+            (start // US, end // US, rank.works[work])
+            for start, end, work in zip(
+                lane.start_ns.tolist(), lane.end_ns.tolist(), lane.work.tolist(), strict=True
+            )
+        ]
+        for lane in rank.lanes
+    ]
+    assert lanes == [
+        [(0, 50, "gemm"), (90, 100, "gemm")],
+        [(40, 70, NCCL)],
+        [(60, 80, "copy or memset")],
+    ]
+    assert (rank.lane_slice_ns.sum(axis=1) // US).tolist() == [58, 30, 20]
+    picture = draw_idle(bubbleviz.idle(run))
+    for name in ("compute", "communication", "copies", "idle"):
+        assert f">{name}</text>" in picture
+
+
+@pytest.mark.parametrize("suffix", ["md", "txt", "svg", "html", "json", "csv", "pdf", "png"])
+def test_every_output_can_be_written_by_the_command_and_in_python(
+    suffix: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    if suffix in {"pdf", "png"}:
+        pytest.importorskip("typst")
+    run = plant_idle(tmp_path)
+    by_command, by_method = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
+
+    cli.printed("idle", str(run), "-o", str(by_command))
+    bubbleviz.idle(run).save(by_method)
+
+    assert by_command.read_bytes() == by_method.read_bytes()
+    if suffix in {"md", "txt"}:
+        text = by_command.read_text(encoding="utf-8")
+        assert "compute 75.00 + exposed comm. 0.00 + exposed copies 0.00 + idle 25.00" in text
+        assert "data loading" in text
+
+
 @pytest.mark.parametrize("ranges", [(), (R(0, 5, "work"),), (R(0, 5, "iter_0_0"),)])
 @pytest.mark.parametrize("end_ns", [1_000, 1_000_000])
 def test_a_single_kernel_gives_no_duty_cycle(

@@ -46,6 +46,8 @@ _KERNEL_KINDS: Mapping[str, Kind] = {
     "count": "int64",
     "time_ns": "int64",
 }
+#: Names of the formats that :meth:`IdleReport.save` writes.
+_FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "markdown", "text")
 
 
 #: What to use instead of attributes that users of pandas and HTA may expect.
@@ -98,7 +100,10 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
         return to_values(self.summarize())
 
     def save(self, path: str | Path) -> None:
-        """Write the picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
+        """Write a picture (``.svg``, ``.pdf``, ``.png``), page (``.html``) or report.
+
+        The report is JSON (``.json``), text (``.txt``), Markdown (``.md``) or a table of gaps
+        (``.csv``).
 
         The file is written completely or not at all.
 
@@ -107,10 +112,9 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
 
         Raises:
             UsageError: The file suffix is not supported.
-            OutputError: The file cannot be written.
+            OutputError: The file cannot be written, or a required package is not installed.
         """
-        names = ("svg", "html", "json", "csv")
-        save_as(path, names, lambda name: format_output(self, name, _LONGEST))
+        save_as(path, _FORMATS, lambda name: format_output(self, name, _LONGEST))
 
     def _repr_html_(self) -> str:
         """Return the report as HTML: advice, tables, picture and limitations."""

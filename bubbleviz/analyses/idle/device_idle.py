@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle import host
 from bubbleviz.analyses.idle.attribution import attribute_idle
 from bubbleviz.analyses.idle.copies import sum_copies
 from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
-from bubbleviz.analyses.idle.gaps import Device, Launches, measure_times
+from bubbleviz.analyses.idle.gaps import Device, Launches, list_lanes, measure_times, select_kinds
 from bubbleviz.analyses.idle.proved_waits import COPY_NAME, find_proved_waits, get_work_name
 from bubbleviz.analyses.idle.report import COPIES, RankIdle, add_up_work
 from bubbleviz.analyses.idle.totals import sum_by_activity, sum_by_step
@@ -73,7 +73,8 @@ def measure_device(
             gap, number, idle, device, launches, fallback_threads, activities, evidence
         )
 
-    times = measure_times(device, evidence.activities, options.kinds)
+    work = select_kinds(device, evidence.activities, options.kinds)
+    times = measure_times(device, work)
     totals = sum_by_activity(idle, device, times["busy"], numbers.values, describe_gap)
     waits, awaited_communication_ns, awaited_copy_ns = find_proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
@@ -114,6 +115,11 @@ def measure_device(
         ).compact(),
         works=works,
         activity_names=numbers.values,
+        lanes=tuple(
+            replace(lane, work=_number_works(activities, lane.work, works)).compact()
+            for lane in list_lanes(device, work, times)
+        ),
+        lane_slice_ns=_slice_lanes(device, times),
         slice_ns=_slice_device(
             device, times, idle, [numbers.number(total.activity) for total in totals], numbers
         ),
@@ -231,9 +237,7 @@ def _slice_device(
         Times in ns, shape (names, slices). The rows are compute, exposed communication and exposed
         copies, followed by the activities.
     """
-    start_ns, end_ns = device.span_ns
-    edges_ns = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
-    low_ns, high_ns = edges_ns[:-1], edges_ns[1:]
+    low_ns, high_ns = _list_slice_bounds(device)
 
     def measure(rows: Bools | slice) -> Ints:
         pieces = idle.start_ns[rows], idle.end_ns[rows]
@@ -247,6 +251,30 @@ def _slice_device(
         column = measure(idle.activity == number)
         columns.append(column + short_ns if number == short else column)
     return np.stack(columns)
+
+
+def _list_slice_bounds(device: Device) -> tuple[Ints, Ints]:
+    """Return the start and end of each slice of a device's span, in ns."""
+    start_ns, end_ns = device.span_ns
+    edges_ns = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
+    return edges_ns[:-1], edges_ns[1:]
+
+
+def _slice_lanes(device: Device, times: Mapping[str, intervals.Intervals]) -> Ints:
+    """Return the time of compute, communication and copies in each slice of a device's span.
+
+    Work of different kinds may run at the same time, so the times may add up to more than a slice.
+
+    Args:
+        device: The device.
+        times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
+
+    Returns:
+        Times in ns, shape (3, slices).
+    """
+    low_ns, high_ns = _list_slice_bounds(device)
+    kinds_of_work = "compute", "communication", "copy"
+    return np.stack([intervals.measure_within(times[n], low_ns, high_ns) for n in kinds_of_work])
 
 
 def _sum_work(

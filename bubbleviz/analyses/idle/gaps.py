@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -190,9 +190,50 @@ def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int,
     return (start_ns, end_ns) if end_ns > start_ns else None
 
 
-def measure_times(
-    device: Device, activities: Activities, kinds: Kinds
-) -> dict[str, intervals.Intervals]:
+@dataclass(frozen=True, eq=False, repr=False)
+class KindsOfWork(Table):
+    """The work of a device, with a mask per kind of work.
+
+    Attributes:
+        row: Row of the kernel or copy in the activities.
+        start_ns: Start of the work.
+        end_ns: End of the work.
+        is_compute: Mask of the kernels that are not communication.
+        is_communication: Mask of the communication kernels.
+        is_point_to_point: Mask of the kernels that send or receive.
+        is_copy: Mask of the copies and memsets.
+    """
+
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    is_compute: Bools
+    is_communication: Bools
+    is_point_to_point: Bools
+    is_copy: Bools
+
+
+def select_kinds(device: Device, activities: Activities, kinds: Kinds) -> KindsOfWork:
+    """Return the work of a device, in the order of the activities, with a mask per kind of work."""
+    rows = np.flatnonzero(activities.rank == device.rank)
+    name, is_copy = activities.name_id[rows], rows >= activities.kernels
+    # Copies have no name. Their name index is -1, which selects the last element.
+    is_communication, is_point_to_point = (
+        np.append(match_any(activities.names, patterns), False)[name] & ~is_copy
+        for patterns in (kinds.communication, kinds.point_to_point)
+    )
+    return KindsOfWork(
+        row=rows,
+        start_ns=activities.start_ns[rows],
+        end_ns=activities.end_ns[rows],
+        is_compute=~is_communication & ~is_copy,
+        is_communication=is_communication,
+        is_point_to_point=is_communication & is_point_to_point,
+        is_copy=is_copy,
+    )
+
+
+def measure_times(device: Device, work: KindsOfWork) -> dict[str, intervals.Intervals]:
     """Return the times at which each kind of work ran on a device.
 
     Compute is every kernel that is not communication. Communication is exposed if no compute kernel
@@ -201,8 +242,7 @@ def measure_times(
 
     Args:
         device: The device. Times are clipped to its span.
-        activities: All kernels in the profile, followed by all copies.
-        kinds: Name patterns that identify communication kernels.
+        work: Work of the device.
 
     Returns:
         Disjoint, ascending intervals, keyed by kind of time: ``busy``, ``compute``,
@@ -210,22 +250,16 @@ def measure_times(
         ``exposed_copy``. With the suffix ``_ns``, the keys are fields of
         :class:`.report.RankIdle`.
     """
-    rows = np.flatnonzero(activities.rank == device.rank)
-    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-    name, copies = activities.name_id[rows], rows >= activities.kernels
-    # Copies have no name. Their name index is -1, which selects the last element.
-    communicates, is_p2p = (
-        np.append(match_any(activities.names, patterns), False)[name] & ~copies
-        for patterns in (kinds.communication, kinds.point_to_point)
-    )
     busy, compute, communicating, passing, copying = (
-        intervals.clip_intervals(intervals.union(start_ns[mask], end_ns[mask]), *device.span_ns)
+        intervals.clip_intervals(
+            intervals.union(work.start_ns[mask], work.end_ns[mask]), *device.span_ns
+        )
         for mask in (
             slice(None),
-            ~communicates & ~copies,
-            communicates,
-            communicates & is_p2p,
-            copies,
+            work.is_compute,
+            work.is_communication,
+            work.is_point_to_point,
+            work.is_copy,
         )
     )
     return {
@@ -237,3 +271,57 @@ def measure_times(
         "exposed_point_to_point": intervals.difference(passing, compute),
         "exposed_copy": intervals.difference(intervals.difference(copying, compute), communicating),
     }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LaneIntervals(Table):
+    """Times during which one kind of work ran on a device. Shorter interruptions are filled.
+
+    Attributes:
+        start_ns: Start of each interval, ascending.
+        end_ns: End of each interval.
+        work: First kernel or copy of each interval.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    work: Ints
+
+
+def list_lanes(
+    device: Device, work: KindsOfWork, times: Mapping[str, Intervals]
+) -> tuple[LaneIntervals, LaneIntervals, LaneIntervals]:
+    """Return the times of compute, communication and copies on a device, one table per kind.
+
+    Interruptions shorter than ``device.shortest_ns`` are part of the interval.
+
+    Args:
+        device: The device.
+        work: Work of the device. The lanes' ``work`` contains values of ``work.row``.
+        times: Times at which the device ran each kind of work; see :func:`measure_times`.
+    """
+    return (
+        _make_lane(times["compute"], work, work.is_compute, device.shortest_ns),
+        _make_lane(times["communication"], work, work.is_communication, device.shortest_ns),
+        _make_lane(times["copy"], work, work.is_copy, device.shortest_ns),
+    )
+
+
+def _make_lane(times: Intervals, work: KindsOfWork, mask: Bools, shortest_ns: int) -> LaneIntervals:
+    """Make the lane of a kind of work from the times at which it ran.
+
+    Args:
+        times: Disjoint, ascending intervals.
+        work: Work of the device.
+        mask: Mask of the work that ran at these times.
+        shortest_ns: Length below which an interruption is filled.
+    """
+    start_ns, end_ns = times
+    if len(start_ns) == 0:
+        return LaneIntervals.make_empty()
+    is_separate = start_ns[1:] - end_ns[:-1] >= shortest_ns
+    start_ns, end_ns = start_ns[np.append(True, is_separate)], end_ns[np.append(is_separate, True)]
+    rows, work_start_ns = work.row[mask], work.start_ns[mask]
+    order = np.argsort(work_start_ns, kind="stable")
+    begun = np.searchsorted(work_start_ns[order], start_ns, side="right") - 1
+    return LaneIntervals(start_ns, end_ns, rows[order[begun]])

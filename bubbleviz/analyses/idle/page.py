@@ -1,13 +1,13 @@
-"""The idle time web page, which has tables and a timeline with one row per device.
+"""The idle time web page, which has tables and a timeline with four rows per device.
 
-A row of the timeline shows when the device was busy. Idle time is drawn in the color of the host's
-activity. The pipeline page uses the same timeline component.
+The rows of a device are its lanes: compute, communication, copies, and idle time in the color of
+the host's activity. The pipeline page uses the same timeline component.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -15,31 +15,48 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
-from bubbleviz.analyses.idle.advice import advice, make_title
-from bubbleviz.analyses.idle.report import IdleMeasurement, RankIdle, StepIdle
-from bubbleviz.analyses.idle.text import list_tables
+from bubbleviz.analyses.idle.advice import advice, describe_division, make_title
+from bubbleviz.analyses.idle.report import BUSY, IdleMeasurement, RankIdle, StepIdle
+from bubbleviz.analyses.idle.text import list_all, list_summary, list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_positions
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
+from bubbleviz.render.markdown import render_markdown
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.palette import ACTIVITIES
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.render.web.page import LEVEL, fill_template
 from bubbleviz.render.web.shards import compress, encode_tables
 
+#: Number of rows per device in the timeline: one per kind of work, and one for idle time.
+_N_LANES = len(BUSY) + 1
 
-def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
+
+def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str | bytes:
     """Return the report in the given format.
 
     Args:
         measurement: The measured idle time.
-        name: Format: ``svg``, ``csv`` or ``json``. Any other name selects the HTML page.
-        gaps: Maximum number of gaps per rank in the JSON.
+        name: Format: ``json``, ``csv``, ``markdown``, ``text``, ``svg``, ``pdf`` or ``png``. Any
+            other name selects the HTML page.
+        gaps: Maximum number of gaps per rank in the JSON, and of table rows in the text.
+
+    Raises:
+        OutputError: The format is PDF or PNG, and Typst is not installed.
     """
-    if name == "json":
-        return outputs.as_json(measurement, gaps)
-    return {"svg": picture.draw_idle, "csv": outputs.format_gaps_csv}.get(name, render)(measurement)
+    formats: dict[str, Callable[[], str | bytes]] = {
+        "json": lambda: outputs.as_json(measurement, gaps),
+        "csv": lambda: outputs.format_gaps_csv(measurement),
+        "markdown": lambda: render_markdown(list_summary(measurement)),
+        "text": lambda: render_plain_text(list_all(measurement, gaps)),
+        "svg": lambda: picture.draw_idle(measurement),
+        "pdf": lambda: as_pdf(picture.draw_idle(measurement)),
+        "png": lambda: as_png(picture.draw_idle(measurement)),
+    }
+    return formats.get(name, lambda: render(measurement))()
 
 
 def render(measurement: IdleMeasurement) -> str:
@@ -48,8 +65,10 @@ def render(measurement: IdleMeasurement) -> str:
     The page contains the title, the advice, all non-empty tables, the picture, the limitations and
     the timeline data.
     """
-    title, *advice_texts = (
-        escape(to_one_line(text, 600)) for text in (make_title(measurement), *advice(measurement))
+    division = [describe_division(measurement)] if measurement.span_ns else []
+    title, *sentences = (
+        escape(to_one_line(text, 600))
+        for text in (make_title(measurement), *division, *advice(measurement))
     )
     parts = {
         name: (table.title or name, render_html([replace(table, title="")]))
@@ -62,7 +81,7 @@ def render(measurement: IdleMeasurement) -> str:
     replacements = (
         f"<title>{title}</title>",
         f'<h1 class="number"><span id="headline-name">{title}</span></h1>'
-        + "".join(f"<p>{text}</p>" for text in advice_texts),
+        + "".join(f"<p>{text}</p>" for text in sentences),
         "".join(f'<li><a href="#{name}">{name}</a></li>' for name in parts),
         "".join(
             f'<section id="{name}" class="whole"><h2>{heading}</h2>'
@@ -78,10 +97,11 @@ def render(measurement: IdleMeasurement) -> str:
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     """Return the data that the page needs to draw the timeline: names, colors and encoded columns.
 
-    The encoded columns form three tables, which ``assets/idle.js`` reads. Each table has a column
-    ``code``, whose meaning depends on the table:
+    The encoded columns form three tables, which ``assets/idle.js`` reads. Row ``4 * d + n`` of the
+    timeline is lane n of device d. Each table has a column ``code``, whose meaning depends on the
+    table:
 
-    - ``busy``: the first work in the busy period,
+    - ``busy``: the first work in a period during which one kind of work ran,
     - ``gaps``: the activity,
     - ``spans``: the step, or -1 for the span of a device.
 
@@ -97,26 +117,28 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
     for index, rank in enumerate(measurement.ranks):
         steps = [step for step in rank.steps if step.name and step.start_ns is not None]
         step_names += [step.name or "" for step in steps[len(step_names) :]]
-        for table, times in (
-            ("busy", _list_busy_times(rank, measurement.shortest_ns, works)),
-            ("gaps", _list_gap_pieces(rank, measurement.shortest_ns, causes)),
-            ("spans", _list_spans(rank, steps)),
-        ):
-            tables[table].append(_stack_columns(index, first_ns[rank.path], *times))
+        idle_row = _N_LANES * (index + 1) - 1
+        rows = [
+            *(("busy", lane, times) for lane, times in _list_lane_times(rank, index, works)),
+            ("gaps", idle_row, _list_gap_pieces(rank, measurement.shortest_ns, causes)),
+            ("spans", idle_row, _list_spans(rank, steps)),
+        ]
+        for table, row, times in rows:
+            tables[table].append(_stack_columns(row, first_ns[rank.path], *times))
     return _describe_codes(measurement, step_names, causes, works), _encode_columns(tables)
 
 
-def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
+def _stack_columns(row: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
     """Return an array of shape (4, entries) whose rows are rank, start, length and code.
 
     Args:
-        rank: Index of the device in the report.
+        row: Row of the timeline.
         origin_ns: Time that is subtracted from each start.
         start_ns: Start time of each entry.
         end_ns: End time of each entry.
         code: Code of each entry. Its meaning depends on the table.
     """
-    return np.stack((np.full(len(code), rank), start_ns - origin_ns, end_ns - start_ns, code))
+    return np.stack((np.full(len(code), row), start_ns - origin_ns, end_ns - start_ns, code))
 
 
 def _encode_columns(tables: Mapping[str, Sequence[Ints]]) -> bytes:
@@ -151,38 +173,42 @@ def _describe_codes(
     """
     colors = picture.choose_colors(measurement)
     return {
-        "devices": [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks],
+        "devices": [
+            (
+                rank.label,
+                [time_ns / rank.span_ns for time_ns in _list_lane_lengths(rank)],
+            )
+            for rank in measurement.ranks
+        ],
         "steps": step_names,
         "activities": [
             (name, measurement.meaning.get(name, ""), colors.get(name, picture.REST_COLOR))
             for name in causes
         ],
         "works": [*works],
-        "busy": ACTIVITIES["compute"],
+        "lanes": [(name, ACTIVITIES[name]) for name in BUSY],
         "rest": picture.REST_COLOR,
     }
 
 
-def _list_busy_times(
-    rank: RankIdle, shortest_ns: int, works: dict[str, int]
-) -> tuple[Ints, Ints, Ints]:
-    """List the busy periods of a device: the times before, between and after its long gaps.
+def _list_lane_lengths(rank: RankIdle) -> tuple[int, int, int, int]:
+    """Return the time of compute, communication, copies and idle time on a device, in ns."""
+    return rank.compute_ns, rank.communication_ns, rank.copy_ns, rank.idle_ns
+
+
+def _list_lane_times(
+    rank: RankIdle, index: int, works: dict[str, int]
+) -> Iterator[tuple[int, tuple[Ints, Ints, Ints]]]:
+    """Yield the row of each lane of a device, and the start, end and first work of its intervals.
 
     Args:
         rank: The device.
-        shortest_ns: Minimum length of a long gap.
+        index: Index of the device in the report.
         works: Integer ids of kernel and copy names. New names are added.
-
-    Returns:
-        start_ns: Start time of each period.
-        end_ns: End time of each period.
-        work: For each period, the id of the work that ended the preceding gap. The first period has
-            the id of the work before the first gap, or -1 if there are no long gaps.
     """
-    gaps = rank.long_gaps(shortest_ns)
-    start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
-    work = _number_names(rank.works, works)[np.append(gaps.before[:1], gaps.after)]
-    return start_ns, end_ns, work if len(gaps) else np.full(1, NONE)
+    work_ids = _number_names(rank.works, works)
+    for lane, times in enumerate(rank.lanes):
+        yield _N_LANES * index + lane, (times.start_ns, times.end_ns, work_ids[times.work])
 
 
 def _list_gap_pieces(

@@ -1,8 +1,9 @@
-"""The idle time picture: one strip per device that shows its work and its host's activities.
+"""The idle time picture: four lanes per device that show its work and its host's activities.
 
-A strip consists of slices about one pixel wide. The height of a slice is divided among compute,
-communication, copies, and the activities of idle time, from top to bottom, in proportion to their
-time. Steps are drawn below the strip.
+The lanes are compute, communication, copies and idle time. A lane consists of slices about one
+pixel wide, which are filled in proportion to the time. Communication and copies are pale while a
+kernel hides them. In the lane of idle time, the height of a slice is divided among the activities
+of the host. Steps are drawn below the lanes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.advice import make_title
+from bubbleviz.analyses.idle.advice import describe_division, make_title
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
@@ -32,11 +33,21 @@ _N_COLORS = 9
 #: Minimum fraction of the total time for a name to be listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
 REST_COLOR = "#d3d8de"
+#: Font sizes of device names, and of the names and shares of lanes.
+_SIZE, _SMALL = 11.0, 10.0
 #: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
-#: Layout in px: height of a strip with few and with many devices, height of the steps below a
-#: strip, gap between strips, maximum label width on the left, and width of the column on the right.
-_STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
+#: Heights of the lanes in px, with few and with many devices.
+_LANES, _LOW_LANES = (18.0, 12.0, 12.0, 24.0), (8.0, 5.0, 5.0, 9.0)
+#: Names of the lanes on the left, and maximum number of devices for which they are drawn.
+_LANE_NAMES, _MAX_NAMED = ("compute", "communication", "copies", "idle"), 8
+#: Layout in px: gap between lanes, height of the steps below a strip, gap between strips, maximum
+#: label width on the left, and width of the column on the right.
+_LANE_GAP, _STEPS, _GAP, _WIDEST, _SHARE = 2.0, 13.0, 14.0, 210.0, 62.0
+#: Opacity of communication and copies that are hidden by kernels.
+_HIDDEN = 0.4
+#: Names of exposed work in the legend.
+_LEGEND_NAMES = {"communication": "exposed communication", "copies": "exposed copies"}
 
 
 def draw_idle(measurement: IdleMeasurement) -> str:
@@ -48,37 +59,39 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     page = Page("bvg-")
     count = len(measurement.ranks)
     page.title = make_title(measurement, percent)
-    page.description = "One strip per device; each slice shows how its time was used."
+    page.description = "Four lanes per device; each slice shows how its time was used."
     page.heading(page.title)
     page.y += 4
+    if measurement.span_ns:
+        page.paragraph(describe_division(measurement), 11.5, ink="text")
     page.paragraph(
-        "Each slice shows, from the top, what the device ran, then what its host did while the "
-        "device was idle. Steps are below each strip. Duty: share of time in which anything ran.",
+        "Lanes of a device, from the top: compute, communication, copies, and what the host did "
+        "while the device was idle, with the share of time on the right. Pale: hidden by kernels.",
         10.5,
     )
     page.y += 12
     ranks = measurement.ranks[:MAX_SHOWN_DEVICES]
     colors = choose_colors(measurement)
-    size = 11.0
-    labels = [to_one_line(rank.label, 60) for rank in ranks]
-    room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
-    left, right = page.left + room, page.right - _DUTY
+    is_named = len(ranks) <= _MAX_NAMED
+    room = _measure_label_room(ranks, is_named=is_named)
+    left, right = page.left + room, page.right - _SHARE
     origin = {
         rank.path: min(other.start_ns for other in ranks if other.path == rank.path)
         for rank in ranks
     }
     whole_ns = max(rank.end_ns - origin[rank.path] for rank in ranks)
     scale = (right - left) / max(whole_ns, 1)
-    height = _STRIP if len(ranks) <= 8 else _LOW_STRIP
-    page.text("duty", right + 10, page.y - 4, 9.5, ink="quiet")
     top = page.y
-    for rank, label in zip(ranks, labels, strict=True):
+    for rank in ranks:
         start = left + (rank.start_ns - origin[rank.path]) * scale
-        _draw_strip(page, rank, start, rank.span_ns * scale, height, colors)
-        middle = page.y + height / 2 + 4
-        page.text(truncate_text(label, size, room - 8), page.left, middle, size)
-        page.text(percent(rank.duty_cycle), right + 10, middle, size)
-        page.y += height
+        if is_named:
+            page.y += _SIZE
+            page.text(to_one_line(rank.label, 100), page.left, page.y, _SIZE, font_weight="bold")
+            page.y += 5
+        else:
+            label = truncate_text(to_one_line(rank.label, 60), _SIZE, room - 8)
+            page.text(label, page.left, page.y + 12, _SIZE)
+        _draw_lanes(page, rank, start, rank.span_ns * scale, colors, is_named=is_named)
         if any(step.name is not None for step in rank.steps):
             _draw_steps(page, rank, left, origin[rank.path], scale)
             page.y += _STEPS
@@ -124,31 +137,98 @@ def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
     return {**colors, REST: REST_COLOR} if has_rest else colors
 
 
-def _draw_strip(
-    page: Page, rank: RankIdle, left: float, width: float, height: float, colors: dict[str, str]
+def _measure_label_room(ranks: Sequence[RankIdle], *, is_named: bool) -> float:
+    """Return the width of the column on the left, which contains the names of lanes or devices."""
+    if is_named:
+        return max(text_width(name, _SMALL) for name in _LANE_NAMES) + 12
+    widths = (text_width(to_one_line(rank.label, 60), _SIZE) for rank in ranks)
+    return min(_WIDEST, max(widths, default=0.0) + 12)
+
+
+def _draw_lanes(
+    page: Page,
+    rank: RankIdle,
+    left: float,
+    width: float,
+    colors: dict[str, str],
+    *,
+    is_named: bool,
 ) -> None:
-    """Draw the strip of a device, one path per color.
+    """Draw the lanes of a device, and move below them.
 
     Args:
-        page: The page. The strip starts at the current position.
+        page: The page. The lanes start at the current position.
         rank: The device.
-        left: Left edge of the strip.
-        width: Width of the strip.
-        height: Height of the strip.
-        colors: Colors keyed by name, ordered from top to bottom.
+        left: Left edge of the lanes.
+        width: Width of the lanes.
+        colors: Colors keyed by name: the kinds of work, followed by the activities.
+        is_named: Whether there is space for the name and the share of each lane.
     """
-    spent = rank.sum_slices(list(colors))
-    total_ns = np.maximum(spent.sum(axis=0), 1)
-    # Rounding to tenths of a pixel leaves no gap between adjacent areas.
-    edges = np.rint(np.cumsum(spent, axis=0) / total_ns * height * 10) / 10
-    step = width / spent.shape[1]
-    for number, color in enumerate(colors.values()):
-        low = edges[number - 1] if number else np.zeros(spent.shape[1])
-        path = "".join(
-            box(left + first * step, page.y + over, left + last * step, page.y + under)
-            for first, last, over, under in _merge_runs(low, edges[number])
+    slice_ns = np.maximum(rank.slice_ns.sum(axis=0), 1)
+    n_kinds = len(BUSY)
+    exposed_ns = rank.sum_slices(list(colors))
+    shares = [*rank.lane_slice_ns / slice_ns, exposed_ns[n_kinds:].sum(axis=0) / slice_ns]
+    means = [float(share @ slice_ns) / max(int(slice_ns.sum()), 1) for share in shares]
+    for lane, height in enumerate(_LANES if is_named else _LOW_LANES):
+        page.path_behind(
+            box(left, page.y, left + width, page.y + height), fill=LIGHT.band, class_="bv-band"
         )
-        page.path(path, fill=color)
+        if lane < n_kinds:
+            color = colors[BUSY[lane]]
+            _draw_area(page, [shares[lane]], [color], left, width, height, fill_opacity=_HIDDEN)
+            _draw_area(page, [exposed_ns[lane] / slice_ns], [color], left, width, height)
+        else:
+            idle_shares = exposed_ns[n_kinds:] / slice_ns
+            _draw_area(page, idle_shares, [*colors.values()][n_kinds:], left, width, height)
+        if is_named:
+            base = page.y + height / 2 + 3.5
+            page.text(_LANE_NAMES[lane], page.left, base, _SMALL, ink="quiet")
+            if rank.is_measured:
+                page.text(percent(means[lane]), left + width + 10, base, _SMALL)
+        page.y += height + _LANE_GAP
+    if not is_named and rank.is_measured:
+        page.text(percent(means[-1]), left + width + 10, page.y - _LANE_GAP - 1, _SMALL)
+
+
+def _draw_area(
+    page: Page,
+    shares: Sequence[Edges] | Edges,
+    colors: Sequence[str],
+    left: float,
+    width: float,
+    height: float,
+    **look: Any,
+) -> None:
+    """Draw stacked areas in a lane that starts at the current position, one path per color.
+
+    Args:
+        page: The page. Its current position does not change.
+        shares: Share of the lane's height that each color fills in each slice, from the bottom up,
+            shape (colors, slices).
+        colors: Colors of the areas.
+        left: Left edge of the lane.
+        width: Width of the lane.
+        height: Height of the lane.
+        look: Other attributes of the SVG elements.
+    """
+    if not len(shares):
+        return
+    # Rounding to tenths of a pixel leaves no gap between adjacent areas.
+    levels = np.rint(np.cumsum(np.stack([*shares]), axis=0) * height * 10) / 10
+    step = width / levels.shape[1]
+    below = np.zeros(levels.shape[1])
+    for level, color in zip(levels, colors, strict=True):
+        path = "".join(
+            box(
+                left + first * step,
+                page.y + height - high,
+                left + last * step,
+                page.y + height - low,
+            )
+            for first, last, low, high in _merge_runs(below, level)
+        )
+        page.path(path, fill=color, **look)
+        below = level
 
 
 def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
@@ -212,7 +292,7 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str
         fraction = total_ns / measurement.span_ns if measurement.span_ns else 0.0
         if fraction < _MIN_LEGEND_SHARE:
             continue
-        text = f"{to_one_line(name, 44)}  {percent(fraction)}"
+        text = f"{to_one_line(_LEGEND_NAMES.get(name, name), 44)}  {percent(fraction)}"
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
             x, page.y = page.left, page.y + line

@@ -9,6 +9,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.copies import CopyTotal
+from bubbleviz.analyses.idle.gaps import LaneIntervals
 from bubbleviz.conventions.host_activities import UNRECORDED
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
 from bubbleviz.explain.slowness import score_by_fastest
@@ -160,8 +161,13 @@ class RankIdle:
             index into ``activity_names``.
         works: Kernel names, followed by the name used for copies.
         activity_names: Names of the activities.
+        lanes: Times of compute, communication and copies, in the order of :data:`BUSY`. ``work``
+            contains indices into ``works``.
+        lane_slice_ns: Time of compute, communication and copies in equal slices of the span, shape
+            (3, slices). Times of simultaneous work are counted for each kind.
         slice_ns: Time in equal slices of the span, for the picture; shape (names, slices). The
-            names are :data:`BUSY`, followed by the names of ``activities``.
+            names are :data:`BUSY`, followed by the names of ``activities``. Communication and
+            copies are counted only if they are exposed.
         format: Format of the profile, or "" if unknown.
         waits: Proved waits of the device's streams and of hosts, sorted by time without compute,
             longest first.
@@ -200,6 +206,8 @@ class RankIdle:
     idle: IdleIntervals
     works: tuple[str, ...]
     activity_names: tuple[str, ...]
+    lanes: tuple[LaneIntervals, ...]
+    lane_slice_ns: Ints
     slice_ns: Ints
     format: str
     waits: tuple[ProvedWait, ...]

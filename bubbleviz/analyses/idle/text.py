@@ -25,6 +25,7 @@ from bubbleviz.analyses.idle.report import (
     MAX_SHOWN_DEVICES,
     ActivityIdle,
     IdleMeasurement,
+    RankIdle,
 )
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import format_percent, to_one_line
@@ -32,6 +33,7 @@ from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.text.terminal import Display, render_lines
+from bubbleviz.report.bubble_parts import round_shares
 from bubbleviz.report.idle_summary import GapExample
 
 
@@ -63,9 +65,8 @@ _FIRST_SCREEN_COLUMNS = (
 )
 #: Maximum number of characters in names, kernel names, paths and headers.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 56, 160, 24
-#: For each column header, the field of :class:`.report.RankIdle` whose share of the span it shows.
-_SHARES = {
-    "duty %": "busy_ns",
+#: Parts of a device's span: for each column header, the field of :class:`.report.RankIdle`.
+_PARTS = {
     "compute %": "compute_ns",
     "exp. comm. %": "exposed_communication_ns",
     "exp. copy %": "exposed_copy_ns",
@@ -109,6 +110,40 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     yield from _explain_activities(measurement, top)
     yield from _list_steps(measurement, f"Most idle steps ({steps_by})", top)
     yield blocks.Sentence("\n" + "\n".join(advice(measurement)) + "\n")
+
+
+def list_all(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+    """Yield the text report on idle time, followed by its limitations, for a file."""
+    yield from sections(measurement, top)
+    yield from _list_limitations(measurement)
+
+
+def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
+    """Yield a summary for a pull request or a wiki: the division of time, tables and advice."""
+    yield blocks.Sentence(make_title(measurement), style="bold")
+    if measurement.span_ns:
+        yield blocks.Sentence(describe_division(measurement))
+    if measurement.devices:
+        yield make_device_table(measurement, _MANY_ROWS.devices)
+    yield from (
+        replace(table, rows=[row for row in table.rows if row])
+        for table in (
+            make_kernel_table(measurement, _MANY_ROWS.kernels),
+            *(
+                [make_activity_table(measurement, _MANY_ROWS.activities)]
+                if measurement.activities
+                else []
+            ),
+        )
+    )
+    yield blocks.make_bullets(advice(measurement))
+    yield from _list_limitations(measurement)
+
+
+def _list_limitations(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
+    if measurement.limitations:
+        yield blocks.make_heading("Limitations")
+        yield blocks.make_bullets(note.sentence for note in measurement.limitations)
 
 
 def first_screen(
@@ -255,17 +290,14 @@ def make_kernel_table(
         measurement: The measured idle time.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
-        full_names: Whether to show full names instead of shortened ones. Shortened names of
-            different kernels differ.
+        full_names: Whether to add a column of full names. The shortened names in the first column
+            differ, too.
         max_name: Maximum number of characters in a shortened name.
     """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work) or 1
-    names = [to_one_line(total.name, _MAX_FULL_NAME) for total in work[:top]]
-    if not full_names:
-        short_names = kinds.list_short_names([total.name for total in work[:top]])
-        one_line_names = [to_one_line(name, None) for name in short_names]
-        names = blocks.truncate_all(one_line_names, max_name)
+    short_names = kinds.list_short_names([total.name for total in work[:top]])
+    names = blocks.truncate_all([to_one_line(name, None) for name in short_names], max_name)
     rows = [
         {
             "kernel": name,
@@ -274,14 +306,14 @@ def make_kernel_table(
             "%": blocks.format_percent_cell(total.time_ns / total_ns),
             "calls": f"{total.count:,}",
             "mean us": f"{total.time_ns / total.count / 1e3:,.1f}",
+            **({"full name": to_one_line(total.name, _MAX_FULL_NAME)} if full_names else {}),
         }
         for name, total in zip(names, work, strict=False)
     ]
-    left, drop_order = ("kernel", "class"), ("calls", "mean us", "class")
+    left, drop_order = ("kernel", "class", "full name"), ("calls", "mean us", "class")
     has_copies = any(total.work_class == COPIES for total in work)
     title = "Longest kernels and copies" if has_copies else "Longest kernels"
-    table = _make_table(title, rows, len(work), top, hint, left, drop_order)
-    return replace(table, wrap=("kernel",)) if full_names else table
+    return _make_table(title, rows, len(work), top, hint, left, drop_order)
 
 
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
@@ -400,6 +432,18 @@ def _make_table(
     return blocks.Table(title, rows, left, drop_order=drop_order, n_omitted=count - top, hint=hint)
 
 
+def _format_shares(rank: RankIdle) -> dict[str, str]:
+    """Return the duty cycle and the parts of a device's span in percent, keyed by column header.
+
+    The parts add up to exactly 100 %. All cells are dashes if the device is not measured.
+    """
+    if not rank.is_measured:
+        return dict.fromkeys(("duty %", *_PARTS), "-")
+    parts = round_shares([getattr(rank, name) / rank.span_ns for name in _PARTS.values()])
+    duty_cycle = blocks.format_percent_cell(rank.duty_cycle)
+    return {"duty %": duty_cycle, **dict(zip(_PARTS, parts, strict=True))}
+
+
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Make a table of the first ``top`` devices, showing their spans and how the spans divide.
 
@@ -412,12 +456,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
     for rank in measurement.devices[:top]:
         queue = rank.launch_queue
         empty = None if queue is None else queue.empty_ns / rank.span_ns
-        shares = {
-            header: blocks.format_percent_cell(
-                getattr(rank, name) / rank.span_ns if rank.is_measured else None
-            )
-            for header, name in _SHARES.items()
-        }
+        shares = _format_shares(rank)
         rows.append(
             {
                 "device": blocks.truncate_name(rank.label),

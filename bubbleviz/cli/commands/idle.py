@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import ALL_DETAILS, argument, option, select_tables
-from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
+from bubbleviz.cli.options import (
+    ADDITIONS,
+    CSV,
+    JSON,
+    MARKDOWN,
+    PICTURE_FILES,
+    ReadingOptions,
+    command,
+)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import find_text_display, show, show_reading_progress
 from bubbleviz.model.choices import SHORTEST_US
@@ -18,7 +26,17 @@ if TYPE_CHECKING:
 _TOP = 12
 
 
-@command({**JSON, **CSV, **SVG, "page": "Write a page for a browser."}, {".html": "page"})
+@command(
+    {
+        **JSON,
+        **CSV,
+        **MARKDOWN,
+        "text": "Write all tables as plain text.",
+        **PICTURE_FILES,
+        "page": "Write a page for a browser.",
+    },
+    {".html": "page"},
+)
 def idle(
     profiles: list[str] = argument(
         "PROFILES...",
@@ -64,7 +82,7 @@ def idle(
         )
     rows = top or _TOP
 
-    def content(public: IdleMeasurement, name: str, _: str) -> str:
+    def content(public: IdleMeasurement, name: str, _: str) -> str | bytes:
         from bubbleviz.analyses.idle.page import format_output
 
         return format_output(public, name, rows)

@@ -317,7 +317,7 @@ async function main() {
     },
   };
   callbacks.ratioOf = idle ? (rank) => run.report.ranks[rank].share : (rank, index) => run.rankRatio(rank, index);
-  callbacks.ratioTitles = idle ? () => ["idle, all time", "idle"] : (index) => run.ratioTitles(index);
+  callbacks.ratioTitles = idle ? () => ["share of time", "share"] : (index) => run.ratioTitles(index);
   // The charts are created later.
   const parts = { charts: null };
   const timeline = new Timeline(run, byId("timeline"), callbacks);

@@ -126,7 +126,8 @@ class Painter {
       this.paintBubbles(rank, top, bottom);
       return;
     }
-    const dense = this.isDense(run.compute, rank);
+    // On a page about idle time, only bubbles are in the lane of idle time.
+    const dense = this.isDense(run.compute, rank) || (run.data.idle && this.isDense(run.bubbles, rank));
     if (dense) this.paintShares(run.compute, rank, top, bottom, true);
     else this.paintBubbles(rank, top, bottom);
     this.paintLoose(rank, top, bottom);

@@ -18,7 +18,7 @@ class Timeline {
     // transferred in each frame.
     this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
-    this.by = run.last - run.first > 64 ? "stage" : "rank";
+    this.by = run.last - run.first > 64 && !run.data.idle ? "stage" : "rank";
     this.selected = -1;
     this.selectedBubble = -1;
     this.chain = new Set();
