@@ -67,7 +67,9 @@ def test_merged_operations_are_marked_and_counted() -> None:
 
     texts = " ".join(list_texts(svg))
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
-    assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
+    # The legend contains the number and the width, so the note does not repeat them.
+    assert "Dotted below: merged operations. Height: share of time" in texts
+    assert texts.count("10,000 operations") == 1
     dotted = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
     # There is one path per row, and one swatch per phase.
     assert len(dotted) == 2 + 3

@@ -51,10 +51,11 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     if spanless := sum(map(len, rows.spanless.values())):
         yield f"Hollow mark: {spanless:,} without GPU work, and therefore without device time."
     if rows.merged_words:
-        yield (
-            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.max_merged_width)}"
-            ", merged by phase. Height: share of time; the rest is bubble."
-        )
+        merged = "merged operations"
+        if not page.style.legend:
+            width = page.length(rows.max_merged_width)
+            merged = f"{rows.merged_words} narrower than {width}, merged by phase"
+        yield f"Dotted below: {merged}. Height: share of time; the rest is bubble."
 
 
 def _has_different_windows(selection: Selection) -> bool:
