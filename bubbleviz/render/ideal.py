@@ -401,7 +401,8 @@ def list_sizes(sizes: SimulatedSizes) -> Iterator[blocks.Block]:
     if measured:
         yield blocks.Sentence(
             "±: 95 % interval, from the spread of the run's times and the error of a simulation of "
-            "the run itself"
+            "the run itself. Times are means over random draws, scaled by that error; those of "
+            "analyze --what-if are not"
         )
     if measured and len({choice.stages for choice in choices}) > 1:
         yield blocks.Sentence(

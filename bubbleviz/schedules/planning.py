@@ -21,6 +21,10 @@ from bubbleviz.schedules.search.problem import Codes, build_problem, decode_plan
 from bubbleviz.schedules.simulation import Outcome, simulate_outcome
 from bubbleviz.schedules.workload import Workload
 
+#: Name of the order that ``interleaved-1f1b`` has with one chunk per device: 1F1B that starts with
+#: up to twice as many forwards.
+EAGER = "eager-1f1b"
+
 
 def list_fixed_plans(workload: Workload) -> list[Plan]:
     """Return the plans of all schedules that have a fixed order and a workload's placement.
@@ -28,7 +32,8 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     - The plans are sorted by name.
     - If several plans differ only in how microbatches are numbered, only one of them is returned.
     - With one chunk per device, an interleaved schedule can have the same order as another
-      schedule. The plan then has the name of the other schedule.
+      schedule. The plan then has the name of the other schedule. Otherwise, the name of
+      ``interleaved-1f1b`` is ``EAGER``, because the same name stands for two chunks elsewhere.
     - Operations that a schedule would overlap run one after the other instead.
     """
     placement, m = workload.placement, workload.microbatches
@@ -39,7 +44,9 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     for plan in plans:
         # All microbatches take the same time, so their order does not matter.
         key = tuple(tuple((op.virtual_stage, op.phase) for op in order) for order in plan.orders)
-        unique.setdefault(key, replace(plan, together=frozenset()))
+        is_eager = workload.chunks == 1 and plan.name == "interleaved-1f1b"
+        name = EAGER if is_eager else plan.name
+        unique.setdefault(key, replace(plan, name=name, together=frozenset()))
     return sorted(unique.values(), key=lambda plan: plan.name)
 
 

@@ -51,6 +51,23 @@ def a_run(plan: Plan | None = RAN, ran_ns: int | None = None) -> MeasuredRun:
     return MeasuredRun("run", work, "1f1b", plan, ran_ns)
 
 
+def test_a_schedule_has_the_same_length_in_plan_and_what_if() -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b", what_if=True)
+    assert report.other_schedules is not None
+    what_if = {row.schedule: row.makespan_ns for row in report.other_schedules.rows}
+
+    planned = plan_run(extract_run(report, "run"))
+    candidates = {order.plan.name: order.makespan_ns for order in planned.best.candidates}
+
+    shared = what_if.keys() & candidates.keys()
+    assert shared == {"1f1b", "gpipe", "zb-h1", "zb-h2"}
+    assert [candidates[name] for name in shared] == [what_if[name] for name in shared]
+    # With one chunk, the order of interleaved-1f1b has another name.
+    assert candidates["eager-1f1b"] != what_if["interleaved-1f1b"]
+    text = render_plain_text(sections(planned))
+    assert "eager-1f1b: interleaved-1f1b with 1 chunk" in " ".join(text.split())
+
+
 def test_the_memory_of_the_run_is_the_limit() -> None:
     limited, _, of_run, _ = resolve_memory(a_run())
 

@@ -150,6 +150,11 @@ def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
     if any(not row.baseline_fits for row in report.rows):
         parts.append("! exceeds the memory")
     yield "; ".join(parts)
+    if has_own_layout and has_even_layout:
+        yield (
+            "times move with the layers; analyze --what-if keeps them on their stage, so its times "
+            "for schedules with * differ if stages are unequal"
+        )
     if report.best:
         yield (
             "best of all: whether this is proved to be the fastest layout of contiguous layers "

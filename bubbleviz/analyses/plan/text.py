@@ -15,6 +15,7 @@ from bubbleviz.render.document import (
     format_ms,
     format_percent_cell,
 )
+from bubbleviz.schedules.planning import EAGER
 from bubbleviz.schedules.simulation import Outcome
 
 #: Minimum saving that is reported, as a fraction.
@@ -104,6 +105,7 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
             f"(a possible gain of up to {format_percent(best.max_improvement)})"
         )
     yield _describe_memory(planned)
+    yield _describe_placement(planned)
     yield from _describe_communication(planned)
     if planned.run.overlaps:
         yield (
@@ -152,6 +154,15 @@ def _describe_communication(planned: PlannedRun) -> Iterator[str]:
         "if transfers between two ranks run one after the other, as with NCCL, the plan takes "
         f"{format_ms(reordered_ns)} ms{pytorch}"
     )
+
+
+def _describe_placement(planned: PlannedRun) -> str:
+    """Explain why schedules with other numbers of chunks are missing, and define ``EAGER``."""
+    chunks = format_count(planned.workload.chunks, "model chunk")
+    note = f"orders keep the run's {chunks} per stage; analyze --what-if also compares others"
+    if any(order.plan.name == EAGER for order in planned.best.candidates):
+        note += f". {EAGER}: interleaved-1f1b with 1 chunk"
+    return note
 
 
 def _describe_memory(planned: PlannedRun) -> str:

@@ -189,7 +189,7 @@ _MIN_REORDERING_SAVING = 0.01
 #: Maximum number of microbatches listed in the proposed order.
 _MAX_MICROBATCHES = 8
 #: Labels of the table rows that are not schedules.
-_ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
+_ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "as measured, no delays"}
 
 
 def list_changes(report: Report) -> Iterator[doc.Block]:
@@ -260,12 +260,15 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
     n_stages = format_count(measured.stages, "stage")
     n_microbatches = format_count(measured.microbatches, "microbatch", "microbatches")
     length = "window" if is_by_stage else "iteration"
+    has_more_chunks = any(row.chunks > measured.chunks for row in comparison.rows)
+    chunks_note = " If a schedule has more chunks, they take equal parts of a stage."
+    chunks = chunks_note if has_more_chunks else ""
     sentence = (
         f"The times are means over the slowest pipeline, with {n_stages} and {n_microbatches}. A "
-        f"transfer takes {measured.times.transfer_ms:,.3f} ms. Activations: maximum number of "
-        "microbatches in the memory of a stage, each from F to W. Fits in the same memory: no more "
-        "activations than measured, and a single copy of the weights. Searched orders have the "
-        f"shortest {length} found."
+        f"transfer takes {measured.times.transfer_ms:,.3f} ms.{chunks} Activations: maximum "
+        "number of microbatches in the memory of a stage, each from F to W. Fits in the same "
+        "memory: no more activations than measured, and a single copy of the weights. Searched "
+        f"orders have the shortest {length} found."
     )
     if not measured.split:
         sentence += (

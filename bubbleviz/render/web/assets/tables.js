@@ -110,7 +110,7 @@ function outside(run) {
 // The name of a compared schedule, worded as in the terminal.
 function scheduleName(choice, ran) {
   if (choice.name === "measured") return "as measured";
-  if (choice.name === "no-delay") return "the same order, without any delay";
+  if (choice.name === "no-delay") return "as measured, no delays";
   const name = clean(choice.name, 60);
   return choice.name === ran?.name ? `${name} (this one)` : name;
 }
