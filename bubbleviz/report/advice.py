@@ -347,9 +347,7 @@ def _find_first_steps(
         if certain is not None:
             yield Step(StepCode.ADVICE, certain)
     else:
-        code = _find_step_without_advice(report)
-        if code is not None:
-            yield Step(code)
+        yield Step(_find_step_without_advice(report))
     diagnosis = report.explanation.diagnosis
     if diagnosis is not None and diagnosis.warm_up:
         yield Step(StepCode.SKIP_WARM_UP)
@@ -469,8 +467,8 @@ def _find_min_saving(report: Report, measured: Change) -> float:
     return max(_MIN_SAVING, _MIN_SHARE_OF_SCHEDULE * (measured.bubble_ratio or 0.0) / 2)
 
 
-def _find_step_without_advice(report: Report) -> StepCode | None:
-    """Return the step that explains why no change is advised, or None if the reason is unknown.
+def _find_step_without_advice(report: Report) -> StepCode:
+    """Return the step that explains why no change is advised.
 
     If the run was not replayed, :func:`_find_unknown_step` decides. If the replay does not match
     the measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, the
@@ -523,16 +521,20 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
     return code
 
 
-def _find_unknown_step(report: Report) -> StepCode | None:
-    """Return the step that would make it possible to replay a run that was not replayed.
+def _find_unknown_step(report: Report) -> StepCode:
+    """Return the step for a run that was not replayed.
 
-    The result is None if the reason why the run was not replayed is unknown.
+    The ranks of a single stage do not depend on each other, so only their hosts can explain their
+    idle time. For other runs, the step would make it possible to replay the run. If the reason why
+    it was not replayed is unknown, the step is ``NOT_REPLAYED``.
     """
     if UNPROVEN in report.restrictions:
         return StepCode.SET_SIZES
-    source = report.explanation.slowdown_source
-    if source is None or not source.reason:
-        return None
+    if report.single_stage:
+        mean = report.summary.bubble_ratio[report.headline].mean
+        return (
+            StepCode.NO_IDLE_TIME if mean is not None and mean < _MIN_SAVING else StepCode.HOST_IDLE
+        )
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.STAGES_UNKNOWN in kinds:
         return StepCode.SET_STAGE_ORDER

@@ -291,9 +291,10 @@ def _set_pipelines(report: Report) -> str:
 
 
 def _describe_not_replayed(report: Report) -> str:
+    reason = _get_unreplayed_reason(report)
+    because = f", because {reason}" if reason else ""
     return (
-        f"It is unknown what would shorten iterations, because {_get_unreplayed_reason(report)} "
-        "(-v coverage lists what is missing)"
+        f"It is unknown what would shorten iterations{because} (-v coverage lists what is missing)"
     )
 
 

@@ -83,3 +83,10 @@ def test_idle_time_between_iterations_is_not_reported_as_no_bubble(tmp_path: Pat
     advice = str(describe_first_steps(report))
     assert advice.startswith("Begin iterations earlier on host GPU 0 (pipeline order 0) (up to -")
     assert "(up to -70.00 %: " in advice
+
+
+def test_independent_replicas_need_no_common_clock_for_advice() -> None:
+    report = analyze_planting(Planting(stages=1, replicas=2, servers=2, jitter=0.1, iterations=4))
+
+    assert any("clocks" in note.what or "offset" in note.what for note in report.limitations)
+    assert describe_first_steps(report) == "There is almost no idle time in iterations to remove"
