@@ -238,10 +238,13 @@ async function takeShard(run, shards, place) {
   byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
 }
 
-// The first shard to show: the one with the requested rank, or else with the median bubble ratio.
+// The first shard to show: the one with the requested rank, or else with a rank that the first advice
+// is about, or else with the median bubble ratio.
 function firstShard(run, shards) {
-  const asked = run.data.shown_rank === null ? -1 : shards.of(run.data.shown_rank);
-  if (asked >= 0) return asked;
+  for (const rank of [run.data.shown_rank, ...run.culprits]) {
+    const place = rank === null ? -1 : shards.of(rank);
+    if (place >= 0) return place;
+  }
   const means = shards.all.map(({ first, last }) => meanOf(run.means.ratio.slice(first, last), (own) => own));
   const known = means.map((mean, at) => [mean, at]).filter(([mean]) => mean !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   return known.length ? known[(known.length - 1) >> 1][1] : 0;
