@@ -62,6 +62,8 @@ class LimitationKind(Enum):
 DAMAGED_SHARE = 0.01
 #: Limitation kinds for kernels left out because of missing or invalid times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
+#: Limitation kinds that affect no time and no ratio. Pictures do not mention them.
+HARMLESS = frozenset((LimitationKind.DETAILS, LimitationKind.LIMIT_UNUSED))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import sort_rows
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import BusyIntervals, Operations, Rank, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
@@ -132,9 +132,7 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
         coverage=tuple(run.coverage),
         unattributed_kernels=tuple(run.unattributed_kernels),
         explanation=_restore_explanation(run, timeline, operations),
-        limitations=tuple(
-            Limitation(entry.what, entry.reason, entry.count) for entry in run.limitations
-        ),
+        limitations=tuple(map(_restore_limitation, run.limitations)),
         schedule=_restore_schedule(run.schedule),
         hosts=run.hosts,
         saved_restrictions=read_restrictions(run.restrictions),
@@ -149,6 +147,11 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
     )
     _restore_advice(report, run)
     return report
+
+
+def _restore_limitation(entry: saved.LimitationEntry) -> Limitation:
+    kind = LimitationKind.OTHER if entry.affects_times else LimitationKind.DETAILS
+    return Limitation(entry.what, entry.reason, entry.count, kind)
 
 
 def _restore_rank(entry: saved.RankEntry) -> Rank:

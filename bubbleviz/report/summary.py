@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, to_builtins
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import HARMLESS, Limitation
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count, format_percent
@@ -887,16 +887,21 @@ class LimitationEntry(Struct, frozen=True):
         what: Subject of the limitation.
         reason: The reason for the limitation, and its consequences.
         count: Number of affected items, such as kernels or files.
+        affects_times: Whether times or ratios may be wrong because of the limitation.
     """
 
     what: str
     reason: str
     count: int
+    affects_times: bool = True
 
     @classmethod
     def list_of(cls, limitations: Iterable[Limitation]) -> list[LimitationEntry]:
         """Return one entry per limitation, in the given order."""
-        return [cls(note.what, note.reason, note.count) for note in limitations]
+        return [
+            cls(note.what, note.reason, note.count, note.kind not in HARMLESS)
+            for note in limitations
+        ]
 
 
 class SavedTimeline(Struct, frozen=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.report.report import Report
 from bubbleviz.report.restored import restore
@@ -58,6 +59,20 @@ def test_marks_and_restrictions_are_restored(tmp_path_factory: pytest.TempPathFa
 
     assert texts.count("►") == 2
     assert "► Find out why rank 5 is slow (-" in texts
+
+
+def test_limitations_without_effect_are_not_drawn(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    limitations = (
+        Limitation("GPU models", "missing", kind=LimitationKind.DETAILS),
+        Limitation("kernels", "lost"),
+    )
+    report = replace(measure("1f1b", tmp_path_factory.getbasetemp()), limitations=limitations)
+    texts = " ".join(list_texts(picture(restore("report.json", summarize(report)), View())))
+
+    assert "kernels: lost" in texts
+    assert "GPU models" not in texts
 
 
 @pytest.fixture

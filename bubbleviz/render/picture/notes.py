@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_percent_bounds
 from bubbleviz.render.picture.brackets import has_brackets
 from bubbleviz.render.picture.clock_marks import clock_notes
@@ -18,8 +17,6 @@ from bubbleviz.report.view import View
 
 #: Minimum width of clock bounds that are given: one unit of the last printed digit of a ratio.
 _MIN_BOUNDS_WIDTH = 0.001
-#: Kinds of limitations that affect nothing in a picture.
-NOT_DRAWN = (LimitationKind.DETAILS, LimitationKind.LIMIT_UNUSED)
 
 
 def notes_of(timeline: TimelinePainter) -> list[str]:

@@ -14,12 +14,13 @@ from string import ascii_lowercase
 from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
+from bubbleviz.model.limitations import HARMLESS
 from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
-from bubbleviz.render.picture.notes import NOT_DRAWN, notes_of, nothing_to_draw
+from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page, draw_page
 from bubbleviz.render.picture.style import SCREEN, style_of
@@ -186,7 +187,7 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
     limited = [
         f"{to_one_line(title, 60)} ({n_limitations})"
         for title, report, _ in panels
-        if (n_limitations := sum(entry.kind not in NOT_DRAWN for entry in report.limitations))
+        if (n_limitations := sum(entry.kind not in HARMLESS for entry in report.limitations))
     ]
     if limited:
         notes.append(f"Limitations, listed in the report of each run: {', '.join(limited)}.")

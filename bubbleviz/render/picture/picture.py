@@ -6,10 +6,11 @@ unless the style specifies a height.
 
 from __future__ import annotations
 
+from bubbleviz.model.limitations import HARMLESS
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.heat_map import draw_heat_maps
 from bubbleviz.render.picture.legend import draw_legend
-from bubbleviz.render.picture.notes import NOT_DRAWN, notes_of, nothing_to_draw
+from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.page import Page, draw_page
 from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
@@ -81,7 +82,7 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
         )
         page.description = " ".join((note, *notes))
     if page.style.notes:
-        for line in list_limitation_lines(report, _MAX_LIMITATIONS, without=NOT_DRAWN):
+        for line in list_limitation_lines(report, _MAX_LIMITATIONS, without=HARMLESS):
             page.paragraph(line, page.style.letters.note)
     return page
 
