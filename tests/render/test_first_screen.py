@@ -257,7 +257,8 @@ def test_colors_double_the_resolution() -> None:
 
 def test_the_restriction_of_a_ratio_is_named_on_one_line() -> None:
     lost_kernels = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
-    notes = (lost_kernels, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
+    model = Limitation("GPU models", "they are unknown", kind=LimitationKind.DETAILS)
+    notes = (lost_kernels, Limitation("a thing", "it is so"), model)
 
     lines = render_lines(replace(make_run(4), limitations=notes), Display())
 

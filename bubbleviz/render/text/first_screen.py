@@ -45,6 +45,8 @@ _COVERED = 0.95
 _CLOCK_BOUNDS = 0.005
 #: The worst iteration is named only if it exceeds the mean by these absolute and relative amounts.
 _FAR, _FAR_TIMES = 0.02, 0.1
+#: Kinds of limitations that the first screen only counts.
+_MINOR = (LimitationKind.OTHER, LimitationKind.DETAILS)
 #: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
 
@@ -377,7 +379,7 @@ def _list_limits(report: Report, display: Display) -> list[doc.Line]:
     - the texts of :func:`_describe_bounds`, without narrow clock bounds;
     - the share of kernel time that is attributed to operations, if it is below ``_COVERED``;
     - the number of clocks, if there are several and the offset of any clock is unknown;
-    - all limitations of the report except those of kind ``OTHER``.
+    - all limitations of the report except those of the kinds in ``_MINOR``.
     """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
@@ -387,7 +389,7 @@ def _list_limits(report: Report, display: Display) -> list[doc.Line]:
     clocks = {report.clock(number) for number in range(len(report.profiles))}
     if any(uncertainty is None for _, _, uncertainty in clocks) and len(clocks) > 1:
         limits.append(f"offsets of {len(clocks)} clocks unknown")
-    important = [limit for limit in report.limitations if limit.kind is not LimitationKind.OTHER]
+    important = [limit for limit in report.limitations if limit.kind not in _MINOR]
     limits += dict.fromkeys(to_one_line(limit.what, 60) for limit in important)
     if not limits:
         return []
