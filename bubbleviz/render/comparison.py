@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -229,13 +228,9 @@ def _get_report(run: ComparedRun) -> Report:
 
 def format_latex(comparison: Comparison, view: View) -> str:
     """Return a comparison as a LaTeX table, with the figure as a comment if it can be drawn."""
-    figure: Iterable[str] = ()
-    with suppress(UsageError):
-        figure = [
-            *list_figure_comments(
-                view, "comparison.pdf", lambda drawn: _draw_page(comparison, drawn)
-            )
-        ]
+    figure = list_figure_comments(
+        view, "comparison.pdf", lambda drawn: _draw_page(comparison, drawn)
+    )
     return comparison_latex.render(comparison, figure)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from bubbleviz.errors import UsageError
 from bubbleviz.report.labels import MARK
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def list_figure_comments(
 ) -> Iterator[str]:
     """Draw a figure, and yield comment lines with a figure environment to copy.
 
+    Yields nothing if the figure cannot be drawn, for example because its height is too small.
+
     The caption describes the picture that is written with the view. If no picture is written, and
     the view has neither style nor width, the figure has the width of one column in a paper.
 
@@ -101,7 +104,10 @@ def list_figure_comments(
     if not (view.picture_file or view.style or view.width_mm):
         view = replace(view, style=_STYLE, width_mm=_WIDTH_MM)
         origin = f"written by -o {default_file} --style {_STYLE} --width {_WIDTH_MM:g}mm"
-    page = draw(view)
+    try:
+        page = draw(view)
+    except UsageError:
+        return
     yield f"% Figure, {origin}:"
     yield r"%   \begin{figure}"
     file = name_figure_file(view.picture_file, default_file)
