@@ -57,6 +57,7 @@ class Sums:
         self.up_to = np.empty((0, stages, self.count + 1))
         self.into = np.empty((0, stages, self.count + 1))
         self.rest = np.empty((0, stages + 1, self.count + 1))
+        self._copy_by_layer()
 
     def __len__(self) -> int:
         return len(self.up_to)
@@ -82,10 +83,23 @@ class Sums:
         self.up_to = np.concatenate((self.up_to, up_to))
         self.into = np.concatenate((self.into, into))
         self.rest = np.concatenate((self.rest, self._compute_rest(up_to, into)))
+        self._copy_by_layer()
 
     def select(self, rows: Ints | Bools) -> None:
         """Keep only the sums that are selected."""
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
+        self._copy_by_layer()
+
+    def _copy_by_layer(self) -> None:
+        """Copy the arrays so that all K sums of a stage and layer are adjacent in memory.
+
+        The search gathers the sums of many layouts, which is faster from the copies. A stage whose
+        first layer is i adds ``into[:, s, i] - up_to[:, s, i]`` at its start.
+        """
+        self._up_to_by_layer, self._start_by_layer, self._rest_by_layer = (
+            np.ascontiguousarray(values.transpose(1, 2, 0))
+            for values in (self.up_to, self.into - self.up_to, self.rest)
+        )
 
     def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
         """Return the minimum value of each stage and all later stages; see :attr:`rest`.
@@ -116,12 +130,37 @@ class Sums:
         Returns:
             The sums, shape (n, K).
         """
-        total = np.zeros((len(self), len(bounds)))
+        total = np.zeros((len(bounds), len(self)))
+        # One buffer for all stages is faster than a new array for each stage.
+        gathered = np.empty_like(total)
         for stage in range(bounds.shape[1] - 1):
-            low, high = bounds[:, stage], bounds[:, stage + 1]
-            total += self.up_to[:, stage, high] - self.up_to[:, stage, low]
-            total += self.into[:, stage, low]
-        return total.T
+            for sums, layer in (
+                (self._up_to_by_layer[stage], bounds[:, stage + 1]),
+                (self._start_by_layer[stage], bounds[:, stage]),
+            ):
+                np.take(sums, layer, axis=0, out=gathered, mode="clip")
+                total += gathered
+        return total
+
+    def bound_extensions(self, partial_layouts: Ints, row: Ints, end: Ints, stage: int) -> Floats:
+        """Return, for each extension, lower bounds on the sums over all layouts that start with it.
+
+        Args:
+            partial_layouts: Stage borders of each partial layout (see :class:`.Layout`), one per
+                row.
+            row: Index of the partial layout that each extension starts from, shape (n,).
+            end: End of the layers of the added stage (exclusive), shape (n,).
+            stage: Index of the stage that is added.
+
+        Returns:
+            The lower bounds, shape (n, K).
+        """
+        first = partial_layouts[:, -1]
+        value = self.values(partial_layouts) + self._start_by_layer[stage, first]
+        rest = self._up_to_by_layer[stage] + self._rest_by_layer[stage + 1]
+        bounds: Floats = np.take(value, row, axis=0)
+        bounds += np.take(rest, end, axis=0)
+        return bounds
 
 
 def find_bottleneck_layout(

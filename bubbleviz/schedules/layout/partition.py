@@ -331,10 +331,10 @@ class _Search:
         stage = partial_layouts.shape[1] - 1
         row, end = self._list_extensions(partial_layouts)
         self._looked += len(row)
-        memory_bound = self._compute_bounds(self.memory, partial_layouts, row, end, stage)
+        memory_bound = self.memory.bound_extensions(partial_layouts, row, end, stage)
         may_fit = (memory_bound <= self.limits).all(axis=1) & possible[stage + 1, end]
         row, end = row[may_fit], end[may_fit]
-        bound = self._compute_bounds(self.sums, partial_layouts, row, end, stage).max(
+        bound = self.sums.bound_extensions(partial_layouts, row, end, stage).max(
             axis=1, initial=0.0
         )
         if self.bottleneck is not None:
@@ -373,33 +373,6 @@ class _Search:
         row = np.repeat(np.arange(len(partial_layouts)), n_ends)
         index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
         return row, low[row] + index
-
-    @staticmethod
-    def _compute_bounds(
-        sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int
-    ) -> Floats:
-        """Return, for each extension, lower bounds on the sums over all layouts that start with it.
-
-        Args:
-            sums: The sums.
-            partial_layouts: Stage borders of each partial layout (see :class:`Layout`), one per
-                row.
-            row: Index of the partial layout that each extension starts from, shape (n,).
-            end: End of the layers of the added stage (exclusive), shape (n,).
-            stage: Index of the stage that is added.
-
-        Returns:
-            The lower bounds, shape (n, K).
-        """
-        first = partial_layouts[:, -1]
-        value = (
-            sums.values(partial_layouts).T
-            + sums.into[:, stage, first]
-            - sums.up_to[:, stage, first]
-        )
-        rest = sums.up_to[:, stage, :] + sums.rest[:, stage + 1, :]
-        result: Floats = (value[:, row] + rest[:, end]).T
-        return result
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Measure complete layouts, and derive new lower bounds from two of them.
