@@ -126,7 +126,17 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
     assert set(title) <= set(narrow.split())
 
 
-@pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(first of 2 ranks)")])
+def test_the_title_says_that_rows_are_ranks_if_ranks_share_a_stage() -> None:
+    report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2))
+    by_rank, by_stage = (
+        " ".join(render_lines(report, Display(), View(rows=rows))) for rows in ("rank", "stage")
+    )
+
+    assert ": one row per rank " in by_rank
+    assert ": one row per stage (first of 2 ranks) " in by_stage
+
+
+@pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(pipeline p0)")])
 def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None:
     """The title fits on one line of a terminal of the default width."""
     report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))

@@ -389,7 +389,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
     """
     (iteration,) = selection.iterations
     name, length = to_one_line(iteration.name, 30), _describe_length(report, selection, iteration)
-    title = f"Iteration {name}, {length}: {_describe_rows(selection, size)}"
+    title = f"Iteration {name}, {length}: {_describe_rows(report, selection, size)}"
     measure_name = name_measure(report).idle
     room = display.width - len(measure_name) - 1
     *above, last = wrap_text(display.translate(title), room, hanging_indent=2)
@@ -412,23 +412,26 @@ def _describe_length(report: Report, selection: Selection, iteration: Iteration)
     return f"{ratio.window_ns / 1e6:,.3f} ms ({report.headline})"
 
 
-def _describe_rows(selection: Selection, size: int) -> str:
+def _describe_rows(report: Report, selection: Selection, size: int) -> str:
     """Return words that say what a row represents and which replica of a stage is drawn.
 
     Args:
+        report: The report.
         selection: The rows of one iteration.
         size: Number of stages or ranks represented by a row.
     """
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
-    kind = "rank" if rows[0].rank.stage is None else "stage"
+    stages = {row.rank.stage for row in rows}
+    kind = "rank" if None in stages or len(stages) < len(rows) else "stage"
     if size > 1:
         return f"{size} {kind}s per row, the most unusual"
     if replicas == 1:
         return f"one row per {kind}"
-    (pipeline, *other_pipelines) = dict.fromkeys(row.rank.pipeline for row in rows)
-    if pipeline and not other_pipelines:
-        return f"one row per {kind} (pipeline p{pipeline})"
+    (drawn_pipeline, *others) = dict.fromkeys(row.rank.pipeline for row in rows)
+    pipelines = {report.ranks[rank].pipeline for row in rows for rank in row.replicas}
+    if drawn_pipeline is not None and not others and len(pipelines) > 1:
+        return f"one row per {kind} (pipeline p{drawn_pipeline})"
     drawn_replica = "median" if any(row.spread for row in rows) else "first"
     if drawn_replica == "first" and any(row.rank.index != row.replicas[0] for row in rows):
         drawn_replica = "one"
