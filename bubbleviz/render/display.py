@@ -52,7 +52,7 @@ _MAX_NAMES, _MAX_LENGTH = 12, 60
 class Hinting:
     """Base class of results whose error for a guessed attribute says what to use instead."""
 
-    #: What to use instead of an attribute that does not exist, keyed by the name of the attribute.
+    #: Code to use instead of each attribute that does not exist, keyed by attribute name.
     _hints: ClassVar[Mapping[str, str]] = {}
 
     # Type checkers would otherwise accept any attribute.

@@ -71,7 +71,7 @@ _CHOICE_KINDS: Mapping[str, Kind] = {
     "reason": "string",
 }
 
-#: What to use instead of attributes that users of pandas and HTA may expect.
+#: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
 _HINTS: Mapping[str, str] = {
     "describe": "report.ratios",
     "gaps": "report.bubbles",

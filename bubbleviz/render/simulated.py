@@ -13,7 +13,7 @@ from bubbleviz.schedules import ideal
 
 
 class _Simulated:
-    """Methods of simulated schedules and of estimates, both of which the functions accept."""
+    """Methods that simulated schedules and estimates have in common."""
 
     def plot(
         self: Any,
@@ -55,9 +55,7 @@ class _Simulated:
 
 
 class Ideal(ideal.Ideal, _Simulated):  # noqa: D101 - help() shows the docstring of the base class
-    def _repr_svg_(self) -> str:
-        """Return the picture as an SVG document."""
-        return draw_svg(self, View())
+    pass
 
 
 class Estimate(ideal.Estimate, _Simulated):  # noqa: D101 - likewise

@@ -327,6 +327,22 @@ def test_objects_that_users_see_are_public_and_named_as_documented() -> None:
         assert len(repr(value)) < 200
 
 
+def test_what_errors_recommend_instead_of_an_attribute_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, report = FIXTURES / "1f1b", example()
+    idle = bubbleviz.idle(path)
+    names = {"bubbleviz": bubbleviz, "path": path, "report": report, "idle": idle}
+    monkeypatch.chdir(tmp_path)
+
+    for result in (report, idle):
+        for guess, instead in type(result)._hints.items():
+            assert guess not in dir(result)
+            with pytest.raises(AttributeError, match=f"'{guess}'; use {re.escape(instead)}$"):
+                getattr(result, guess)
+            eval(instead, names)
+
+
 def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) -> None:
     report = example()
     report.save(tmp_path / "report.json")
@@ -458,7 +474,7 @@ def test_compared_and_simulated_runs_are_plotted_and_saved(tmp_path: Path) -> No
     for name in ("1f1b", "zb-h1"):
         ideal = bubbleviz.simulate(name, 4, 8)
         assert isinstance(ideal, Ideal)
-        assert ideal.plot()._repr_svg_() == ideal._repr_svg_()
+        assert ideal.plot(causes=True)._repr_svg_().startswith("<?xml")
         ideal.save(tmp_path / f"{name}.csv")
         assert bubbleviz.analyze(FIXTURES / "1f1b", plan=tmp_path / f"{name}.csv").plan is not None
         assert ideal.to_dict()["makespan_ms"] == ideal.makespan_ms

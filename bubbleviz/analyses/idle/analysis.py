@@ -50,7 +50,7 @@ _KERNEL_KINDS: Mapping[str, Kind] = {
 _FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "markdown", "text")
 
 
-#: What to use instead of attributes that users of pandas and HTA may expect.
+#: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
 _HINTS: Mapping[str, str] = {
     "gaps": 'idle.save("gaps.csv")',
     "get_comm_comp_overlap": "idle.ranks[0].overlap",
