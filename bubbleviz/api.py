@@ -30,6 +30,7 @@ from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.compared import Comparison
 from bubbleviz.render.display import convert_to
+from bubbleviz.render.loaded import LoadedReport
 from bubbleviz.render.notebook import Report
 from bubbleviz.render.simulated import Estimate, Ideal
 from bubbleviz.report.compared import comparison
@@ -249,7 +250,7 @@ def _parse_flops(text: str) -> tuple[float, float]:
     return flops, peak
 
 
-def load(path: str | Path) -> RunSummary | IdleSummary:
+def load(path: str | Path) -> LoadedReport | IdleSummary:
     """Load a report that was saved as JSON.
 
     Args:
@@ -257,12 +258,14 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 
     Returns:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
-        ``idle``. The summary's attributes have the same names as the JSON keys.
+        ``idle``. The summary's attributes have the same names as the JSON keys. A ``RunSummary``
+        has the method ``plot`` of the report that was saved.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.
     """
-    return read_saved(str(path))
+    saved = read_saved(str(path))
+    return LoadedReport.from_summary(saved) if isinstance(saved, RunSummary) else saved
 
 
 def compare(

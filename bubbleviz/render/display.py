@@ -26,7 +26,7 @@ from bubbleviz.report.view import View
 DataT = TypeVar("DataT")
 
 #: Functions that convert an SVG document to a picture format, keyed by the name of the format.
-_CONVERSIONS: Mapping[str, Callable[[str], str | bytes]] = {
+CONVERSIONS: Mapping[str, Callable[[str], str | bytes]] = {
     "svg": str,
     "pdf": as_pdf,
     "png": as_png,
@@ -161,7 +161,7 @@ class Picture:
             UsageError: No picture format has this suffix.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
-        save_as(path, _CONVERSIONS, lambda name: _CONVERSIONS[name](self.svg))
+        save_as(path, CONVERSIONS, lambda name: CONVERSIONS[name](self.svg))
 
     def __repr__(self) -> str:
         return "Picture(a notebook displays it; save('x.svg') writes it to a file)"

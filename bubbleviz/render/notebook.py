@@ -21,10 +21,17 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
-from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_view, wrap_fragment
+from bubbleviz.render.display import (
+    CONVERSIONS,
+    Hinting,
+    Picture,
+    PrintedRecords,
+    make_view,
+    save_as,
+    wrap_fragment,
+)
 from bubbleviz.render.document import Sentence, make_bullets, make_heading
-from bubbleviz.render.files import write_outputs
-from bubbleviz.render.formats import format_of_suffix, get_renderer, list_renderers
+from bubbleviz.render.formats import get_renderer, list_renderers
 from bubbleviz.render.html import render_html
 from bubbleviz.render.json_document import make_document
 from bubbleviz.render.picture.picture import picture
@@ -139,7 +146,7 @@ class ReportPicture(Picture):
         view: The iterations and ranks to draw, and how to draw them.
     """
 
-    report: Report
+    report: measured.Report
     view: View
 
     def save(self, path: str | Path) -> None:
@@ -154,20 +161,86 @@ class ReportPicture(Picture):
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
         # Other formats ignore the view and would output the entire report.
-        with name_python_arguments():
-            name = format_of_suffix(
-                str(path), [renderer.name for renderer in list_renderers() if renderer.draws]
-            )
+        names = [renderer.name for renderer in list_renderers() if renderer.draws]
+        save_as(path, names, lambda name: self._render(name, str(path)))
+
+    def _render(self, name: str, path: str) -> str | bytes:
+        """Return the picture in a format, or the panels that belong to it."""
         if name == "panels":
-            self.report.save(path, self.view)
-        else:
-            super().save(path)
+            return get_renderer(name).content(self.report, self.view, path)
+        return CONVERSIONS[name](self.svg)
 
 
-class Report(measured.Report, Hinting):  # noqa: D101 - help() shows the docstring of the base class
+class Plotting:
+    """Method ``plot`` of measured and of loaded reports."""
+
+    def _get_drawn_report(self) -> measured.Report:
+        """Return the report that pictures show. Subclasses implement this method."""
+        raise NotImplementedError
+
+    def plot(
+        self,
+        *iterations: int | Iteration | None,
+        iteration: int | Iteration | None = None,
+        ranks: Sequence[int] = (),
+        rank: int | None = None,
+        rows: str | None = None,
+        causes: bool = False,
+        critical: bool = False,
+        communication: bool = False,
+        heat_map: bool = False,
+        style: str | None = None,
+        width: str | float | None = None,
+    ) -> ReportPicture:
+        """Return a timeline picture of one or more iterations.
+
+        Args:
+            iterations: Iterations in the report, or their indices. If none are given, the typical
+                iteration is drawn.
+            iteration: A single iteration, or its index.
+            ranks: Numbers of the ranks to draw, or empty for all ranks.
+            rank: Number of a single rank to draw.
+            rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage.
+            causes: Whether to color idle time by cause.
+            critical: Whether to draw a line along the critical path.
+            communication: Whether to draw a thin lane of communication operations under each rank.
+            heat_map: Whether to add a heat map of the time of each microbatch on each stage.
+            style: ``"screen"`` or ``"paper"``; see :class:`.View`.
+            width: Width on paper, such as ``"89mm"`` or ``"3.5in"``, or a number of millimeters.
+
+        Raises:
+            UsageError: An iteration or rank does not exist, or a value is invalid or has the wrong
+                type.
+        """
+        report = self._get_drawn_report()
+        selected = [i for i in (*iterations, iteration) if i is not None]
+        indices = [i.index if isinstance(i, Iteration) else i for i in selected]
+        _check_numbers("iteration", indices, [i.index for i in report.iterations])
+        _check_sequence("ranks", ranks)
+        numbers = tuple(ranks) if rank is None else (*ranks, rank)
+        _check_numbers("rank", numbers, [each.number for each in report.ranks])
+        view = make_view(
+            style,
+            width,
+            iterations=tuple(sorted({*indices})),
+            ranks=numbers,
+            rows=rows,
+            causes=causes,
+            critical=critical,
+            communication=communication,
+            heat_map=heat_map,
+        )
+        with name_python_arguments():
+            return ReportPicture(picture(report, view), report, view)
+
+
+class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows the docstring of the base class
     # The subclass adds plotting, saving and a notebook representation to the measured report.
 
     _hints = _HINTS
+
+    def _get_drawn_report(self) -> Report:
+        return self
 
     def __dir__(self) -> list[str]:
         """Return the names of the public attributes."""
@@ -237,60 +310,6 @@ class Report(measured.Report, Hinting):  # noqa: D101 - help() shows the docstri
         blocks = list_schedules(replace(self, other_schedules=simulated))
         return PrintedRecords(simulated.rows, _CHOICE_KINDS, blocks, key="schedule")
 
-    def plot(
-        self,
-        *iterations: int | Iteration | None,
-        iteration: int | Iteration | None = None,
-        ranks: Sequence[int] = (),
-        rank: int | None = None,
-        rows: str | None = None,
-        causes: bool = False,
-        critical: bool = False,
-        communication: bool = False,
-        heat_map: bool = False,
-        style: str | None = None,
-        width: str | float | None = None,
-    ) -> ReportPicture:
-        """Return a timeline picture of one or more iterations.
-
-        Args:
-            iterations: Iterations in the report, or their indices. If none are given, the typical
-                iteration is drawn.
-            iteration: A single iteration, or its index.
-            ranks: Numbers of the ranks to draw, or empty for all ranks.
-            rank: Number of a single rank to draw.
-            rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage.
-            causes: Whether to color idle time by cause.
-            critical: Whether to draw a line along the critical path.
-            communication: Whether to draw a thin lane of communication operations under each rank.
-            heat_map: Whether to add a heat map of the time of each microbatch on each stage.
-            style: ``"screen"`` or ``"paper"``; see :class:`.View`.
-            width: Width on paper, such as ``"89mm"`` or ``"3.5in"``, or a number of millimeters.
-
-        Raises:
-            UsageError: An iteration or rank does not exist, or a value is invalid or has the wrong
-                type.
-        """
-        selected = [i for i in (*iterations, iteration) if i is not None]
-        indices = [i.index if isinstance(i, Iteration) else i for i in selected]
-        _check_numbers("iteration", indices, [i.index for i in self.iterations])
-        _check_sequence("ranks", ranks)
-        numbers = tuple(ranks) if rank is None else (*ranks, rank)
-        _check_numbers("rank", numbers, [each.number for each in self.ranks])
-        view = make_view(
-            style,
-            width,
-            iterations=tuple(sorted({*indices})),
-            ranks=numbers,
-            rows=rows,
-            causes=causes,
-            critical=critical,
-            communication=communication,
-            heat_map=heat_map,
-        )
-        with name_python_arguments():
-            return ReportPicture(picture(self, view), self, view)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document (``bubbleviz.report/2``) as dictionaries, lists and values."""
         return make_document(self)
@@ -323,11 +342,11 @@ class Report(measured.Report, Hinting):  # noqa: D101 - help() shows the docstri
                 f"{view!r:.60}: is not a bubbleviz.View; pass one path and one view to save()"
             )
         refuse_wrong_types(View, vars(view or View()))
-        format_names = {renderer.name for renderer in list_renderers()}
-        with name_python_arguments():
-            renderer = get_renderer(format_of_suffix(str(path), format_names))
-            content = renderer.content(self, View() if view is None else view, str(path))
-        write_outputs({str(path): content}, force=True)
+        save_as(
+            path,
+            {renderer.name for renderer in list_renderers()},
+            lambda name: get_renderer(name).content(self, view or View(), str(path)),
+        )
 
     def log(self, run: Any, step: int | None = None) -> None:
         """Log the mean values of the report to Weights & Biases, MLflow or TensorBoard.

@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import bubbleviz
 from bubbleviz.render.formats import list_renderers
+from bubbleviz.render.loaded import LoadedReport
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.simulated import Ideal
 from bubbleviz.report.compared.comparison import Comparison
@@ -438,6 +439,26 @@ def test_metrics_go_to_trackers_under_the_names_that_watch_uses(
         match="cannot log to an object of type int; pass a Weights & Biases",
     ):
         report.log(5)
+
+
+def test_a_loaded_report_is_plotted_like_the_measured_one(tmp_path: Path) -> None:
+    report = example()
+    report.save(tmp_path / "report.json")
+    loaded = bubbleviz.load(tmp_path / "report.json")
+    assert isinstance(loaded, LoadedReport)
+
+    figure: dict[str, Any] = {"iteration": 2, "rank": 3, "width": "89mm", "style": "paper"}
+    for view in ({}, figure):
+        assert loaded.plot(**view).svg == report.plot(**view).svg
+    loaded.plot(causes=True).save(tmp_path / "x.svg")
+    with pytest.raises(bubbleviz.BubblevizError, match="there is no rank 4"):
+        loaded.plot(rank=4)
+    for guess, instead in LoadedReport._hints.items():
+        with pytest.raises(AttributeError, match=f"'{guess}'; use {re.escape(instead)}$"):
+            getattr(loaded, guess)
+        eval(instead, {"report": loaded})
+    compared = bubbleviz.compare([loaded, report])
+    assert compared.plot().svg == bubbleviz.compare(report, report).plot().svg
 
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:

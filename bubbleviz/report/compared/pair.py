@@ -235,9 +235,9 @@ def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
     Raises:
         UsageError: Some reports are on bubbles and others are on idle time.
     """
-    path_of_kind = {type(report): path for path, report in reports.items()}
+    path_of_kind = {isinstance(report, IdleSummary): path for path, report in reports.items()}
     if len(path_of_kind) > 1:
         raise UsageError(
-            f"{path_of_kind[IdleSummary]} is about idle time, but {path_of_kind[RunSummary]} is "
-            "about pipeline bubbles: compare reports of the same kind"
+            f"{path_of_kind[True]} is about idle time, but {path_of_kind[False]} is about pipeline "
+            "bubbles: compare reports of the same kind"
         )
