@@ -366,9 +366,10 @@ def test_only_an_unusual_primary_ratio_is_explained() -> None:
     unknown = {name: replace(s, mean=None) for name, s in report.summary.bubble_ratio.items()}
     without = replace(report, summary=replace(report.summary, bubble_ratio=unknown))
 
-    assert report.headline_reason not in list_texts(render(report, View()))
+    assert report.headline_reason not in " ".join(list_texts(render(report, View())))
     for unusual in (replace(report, headline="stage"), without):
-        assert report.headline_reason in list_texts(render(unusual, View()))
+        reason = f"{unusual.headline}, because {report.headline_reason}"
+        assert reason in list_texts(render(unusual, View()))
 
 
 LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}

@@ -96,7 +96,8 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     page.y += 4
     page.paragraph(rest, letters.beside, lines=3)
     if not _is_usual_ratio(report):
-        page.paragraph(to_one_line(report.headline_reason, 300), letters.axis)
+        reason = f"{report.headline}, because {report.headline_reason}"
+        page.paragraph(to_one_line(reason, 300), letters.axis)
     page.y += 4
 
 
