@@ -19,7 +19,7 @@ SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch no
 MIGRATION, UNRECORDED = "page migration", "work not recorded"
 BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
-WAITING = "waiting"
+WAITING, PYTHON = "waiting", "Python"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
 #: Prefix of the activity name used for ranges that match no listed activity, as in ``host: NAME``.
 HOST = "host: "
@@ -72,8 +72,11 @@ class ActivityList:
         """Return the activity with this name, or None if the list has no such activity.
 
         If several activities share the name, the first one with a meaning wins. If none of them has
-        a meaning, the first one wins. Names such as ``host: NAME`` are never listed.
+        a meaning, the first one wins. ``Python: NAME`` is found as ``Python``. Names such as
+        ``host: NAME`` are never listed.
         """
+        if name.startswith(f"{PYTHON}: "):
+            name = PYTHON
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 

@@ -22,6 +22,7 @@ from bubbleviz.analyses.idle import host
 from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.python_functions import name_function
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleMeasurement
 from bubbleviz.analyses.idle.text import make_device_table, sections
 from bubbleviz.cli.app import main
@@ -100,13 +101,63 @@ def test_python_frames_describe_their_thread_if_nothing_else_does(tmp_path: Path
         r(0, 200, "c.py(9)", 3),
     ]
     for other_ranges, expected in (
-        ([], {"Python": 50}),
-        ([r(40, 50, "aten::mm", 2)], {"Python": 40, "operators": 10}),
+        ([], {"Python": 10, "Python: f (b.py)": 40}),
+        (
+            [r(40, 50, "aten::mm", 2)],
+            {"Python": 10, "Python: f (b.py)": 30, "operators": 10},
+        ),
     ):
         rank = get_only_rank(
             bubbleviz.idle(write_profile(tmp_path, kernels, calls, [*frames, *other_ranges]))
         )
         assert list_times(rank) == {**expected, "no host trace": 20, "launch": 20}
+
+
+def test_the_time_of_python_is_divided_among_functions(tmp_path: Path, cli: CommandLine) -> None:
+    kernels, calls, frames = [], [], [r(0, 4_100, "core.py(600): loop")]
+    for n in range(4):
+        start = 1_000 * n
+        frames += [
+            r(start + 1, start + 990, "vllm/core.py(200): step"),
+            r(start + 20, start + 400, "vllm/scheduler.py(100): schedule"),
+            r(start + 30, start + 200, "vllm/cache.py(50): allocate"),
+            r(start + 410, start + 900, "vllm/runner.py(300): prepare"),
+            r(start + 420, start + 600, "<built-in method fill_ of Tensor object at 0x7f2e>"),
+        ]
+        calls.append(c(start + 950, start + 960, n))
+        kernels.append(k(start + 960, start + 990, n))
+    run = write_profile(tmp_path, kernels, calls, frames)
+
+    rank = get_only_rank(bubbleviz.idle(run))
+
+    # Three of the four steps lie between the first and the last kernel.
+    assert list_times(rank) == {
+        "Python: prepare (runner.py)": 3 * 490,
+        "Python: schedule (scheduler.py)": 3 * 380,
+        "Python: step (core.py)": 3 * (19 + 10 + 50),
+        # The loop itself takes less than 2 % of the time.
+        "Python": 3 * 11,
+        "launch": 3 * 10,
+    }
+    printed = " ".join(cli.printed("idle", str(run)).split())
+    assert '"Python: prepare (runner.py)": move work out of the step' in printed
+
+
+@pytest.mark.parametrize(
+    ("frame", "name"),
+    [
+        ("torch/nn/modules/module.py(1501): _call_impl", "_call_impl (module.py)"),
+        ("$util.py:175 <genexpr>", "<genexpr> (util.py)"),
+        ("$builtins isinstance", "isinstance (builtins)"),
+        (
+            "<built-in method to of Tensor object at 0x7f2e8b>",
+            "<built-in method to of Tensor object>",
+        ),
+        ("nn.Module: Linear_0", "nn.Module: Linear_0"),
+    ],
+)
+def test_functions_are_named_without_line_numbers(frame: str, name: str) -> None:
+    assert name_function(frame) == name
 
 
 def test_time_held_up_by_the_profiler_is_attributed_to_it(tmp_path: Path) -> None:

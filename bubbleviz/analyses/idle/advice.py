@@ -25,7 +25,7 @@ _DAMAGED = frozenset(
 #: Kinds of limitations that indicate that work is missing from the profile.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters to show of an activity name.
-_NAME = 40
+_NAME = 60
 #: An activity, exposed communication or copies are mentioned if they take at least this share of
 #: the time.
 SHARE = 0.1

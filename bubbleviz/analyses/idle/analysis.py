@@ -208,8 +208,8 @@ def _make_report(
     waiting = _find_waiting_names(profiles)
     profile_limitations = [note for profile in profiles for note in profile.limitations]
     totals = _add_up(ranks)
-    found_activities = [options.activities.find(total.activity) for total in totals]
-    activities_by_name = {activity.name: activity for activity in found_activities if activity}
+    found_activities = {total.activity: options.activities.find(total.activity) for total in totals}
+    activities_by_name = {name: found for name, found in found_activities.items() if found}
     return IdleReport(
         ranks=ranks,
         activities=totals,

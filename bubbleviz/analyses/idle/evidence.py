@@ -233,7 +233,7 @@ def _find_evidence(
     lookup.cache[host.ON_DEVICE] = known.DEVICE, known.KNOWN
     long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
     events = host.collect_host_events(
-        ranges, long_calls, call, profile, lookup, numbers, waiting.hosts
+        ranges, long_calls, call, profile, idle, lookup, numbers, waiting.hosts
     )
     # Kernels for sends and receives are named after the operations in records and ranges.
     renamed = rename_vague_kernels(linked)

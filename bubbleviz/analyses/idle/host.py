@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.analyses.idle.python_functions import Frames, name_function, select_named
 from bubbleviz.analyses.idle.waits import mask_recording_calls
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
@@ -172,6 +173,7 @@ def collect_host_events(
     calls: model.Calls,
     call: Codes,
     profile: model.Profile,
+    idle: Mapping[int, intervals.Intervals],
     lookup: known.ActivityList,
     numbers: Numbering[str],
     waits: tuple[Ints, ...],
@@ -179,13 +181,15 @@ def collect_host_events(
     """Merge ranges and calls into one table, and classify each as a host activity by its name.
 
     Calls that launched work get no activity yet, because their activity depends on which device is
-    idle. Overlapping Python frames on the same thread are merged.
+    idle. Overlapping Python frames on the same thread are merged, except those whose functions are
+    named; see :mod:`.python_functions`.
 
     Args:
         ranges: Ranges on launching threads and main threads, excluding the ranges that mark steps.
         calls: Calls to classify, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
         profile: The profile, used to read the call names.
+        idle: Idle time of the devices, keyed by process.
         lookup: Rules that classify ranges and calls by name.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
         waits: Process, correlation id and awaited activity for each call in which a host waited;
@@ -204,19 +208,20 @@ def collect_host_events(
         calls, other_calls[is_waiting], names[is_waiting], waits
     )
     unset = make_constant(NONE, len(ranges))
-    return _merge_frames(
-        HostEvents(
-            thread=np.append(ranges.thread, calls.thread),
-            start_ns=np.append(ranges.start_ns, calls.start_ns),
-            end_ns=np.append(ranges.end_ns, calls.end_ns),
-            activity=np.append(range_activity, activity),
-            strength=np.append(range_strength, strength),
-            launched=np.append(unset, launched),
-            by=np.append(unset, awaited),
-            call=np.append(unset, call_name),
-            calls=call_names,
-        )
+    events = HostEvents(
+        thread=np.append(ranges.thread, calls.thread),
+        start_ns=np.append(ranges.start_ns, calls.start_ns),
+        end_ns=np.append(ranges.end_ns, calls.end_ns),
+        activity=np.append(range_activity, activity),
+        strength=np.append(range_strength, strength),
+        launched=np.append(unset, launched),
+        by=np.append(unset, awaited),
+        call=np.append(unset, call_name),
+        calls=call_names,
     )
+    named_frames = _name_frames(events, ranges, idle, numbers)
+    # Of two equally long events, the later one decides, so named frames come last.
+    return join_tables((_merge_frames(events), named_frames))
 
 
 def _classify_ranges(
@@ -299,6 +304,66 @@ def _find_awaited_work(
         is_known = awaited[rows] != NONE
         call_name[rows[is_known]] = numbers.numbers(names[is_known])
     return awaited, call_name, numbers.values
+
+
+def _name_frames(
+    events: HostEvents,
+    ranges: model.Ranges,
+    idle: Mapping[int, intervals.Intervals],
+    numbers: Numbering[str],
+) -> HostEvents:
+    """Return the Python frames whose functions are named, with one activity per function.
+
+    Args:
+        events: The ranges, followed by calls.
+        ranges: The ranges.
+        idle: Idle time of the devices, keyed by process.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
+    """
+    is_frame = events.activity[: len(ranges)] == numbers.number(known.PYTHON)
+    rows = np.flatnonzero(is_frame & (events.strength[: len(ranges)] == known.FRAME))
+    if len(rows) == 0:
+        return events.take(rows)
+    functions = Numbering[str]()
+    used, name = np.unique(ranges.name_id[rows], return_inverse=True)
+    function = functions.numbers(name_function(ranges.names[index]) for index in used.tolist())
+    frames = Frames(
+        thread=events.thread[rows],
+        start_ns=events.start_ns[rows],
+        end_ns=events.end_ns[rows],
+        function=function[name],
+        time_ns=_measure_python(events, rows, idle),
+    )
+    is_named = select_named(frames)
+    activity = numbers.numbers(f"{known.PYTHON}: {text}" for text in functions.values)
+    named = events.take(rows[is_named])
+    return replace(named, activity=activity[frames.function[is_named]])
+
+
+def _measure_python(
+    events: HostEvents, rows: Ints, idle: Mapping[int, intervals.Intervals]
+) -> Ints:
+    """Return, for each frame, the idle time in which no stronger event runs on its thread.
+
+    Args:
+        events: Ranges and calls.
+        rows: Rows of the frames.
+        idle: Idle time of the devices, keyed by process.
+    """
+    time_ns = np.zeros(len(rows), np.int64)
+    # Only launching and main threads have events, so the loop is short.
+    for thread in find_distinct(events.thread[rows]).tolist():
+        is_of_thread = events.thread[rows] == thread
+        stronger = (events.thread == thread) & (events.strength > known.FRAME)
+        process_idle = idle.get(thread >> 24, intervals.make_empty())
+        free = intervals.difference(
+            process_idle, intervals.union(events.start_ns, events.end_ns, stronger)
+        )
+        frames = rows[is_of_thread]
+        time_ns[is_of_thread] = intervals.measure_within(
+            free, events.start_ns[frames], events.end_ns[frames]
+        )
+    return time_ns
 
 
 def _merge_frames(events: HostEvents) -> HostEvents:

@@ -63,8 +63,8 @@ _MAX_COPY_ROWS = 2
 _FIRST_SCREEN_COLUMNS = (
     *("device", "span ms", "compute %", "exp. comm. %", "exp. copy %", "idle %"),
 )
-#: Maximum number of characters in names, kernel names, paths and headers.
-_NAME, _KERNEL, _PATH, _HEADER = 40, 56, 160, 24
+#: Maximum number of characters in names, activities, kernel names, paths and headers.
+_NAME, _ACTIVITY, _KERNEL, _PATH, _HEADER = 40, 60, 56, 160, 24
 #: Parts of a device's span: for each column header, the field of :class:`.report.RankIdle`.
 _PARTS = {
     "compute %": "compute_ns",
@@ -519,7 +519,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
     """
     rows = [
         {
-            "activity": blocks.truncate_name(total.activity),
+            "activity": blocks.truncate_name(total.activity, _ACTIVITY),
             "idle ms": blocks.format_ms(total.idle_ns),
             "of idle %": blocks.format_percent_cell(total.idle_ns / measurement.idle_ns),
             "of span %": blocks.format_percent_cell(total.idle_ns / measurement.span_ns),
@@ -640,7 +640,9 @@ def _list_steps(
             "length ms": blocks.format_ms(step.length_ns),
             "duty %": blocks.format_percent_cell(step.duty_cycle),
             "idle ms": blocks.format_ms(step.idle_ns),
-            "main activity": blocks.truncate_name(step.activities[0][0]) if step.activities else "",
+            "main activity": blocks.truncate_name(step.activities[0][0], _ACTIVITY)
+            if step.activities
+            else "",
             "ms": blocks.format_ms(step.activities[0][1] if step.activities else None),
         }
         for rank, step in (steps[index] for index in sorted(most_idle))
