@@ -517,6 +517,12 @@ def test_idle_time_has_kernels_by_name_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "idle.svg").read_text(encoding="utf-8") == report._repr_svg_()
     assert report.kernels[longest.name] == longest
     assert longest.time_ns == max(kernel.time_ns for kernel in report.kernels)
+    assert sum(cause.idle_ns for cause in report.causes) == report.idle_ns
+    longest_cause = report.causes[0]
+    assert report.causes[longest_cause.name].meaning == report.meaning[longest_cause.name]
+    assert sum(report.causes.to_pandas()["share"]) == pytest.approx(1)
+    assert longest_cause.name in repr(report.causes)
+    assert len(repr(report.activities)) < 100 * len(report.activities)
     frame = report.kernels.to_pandas()
     assert frame["time_ns"].to_list() == [kernel["time_ns"] for kernel in document["kernels"]]
     assert list(frame.columns) == ["name", "work_class", "count", "time_ns"]

@@ -16,6 +16,7 @@ from bubbleviz.explain.slowness import score_by_fastest
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.texts import format_count
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
 from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
@@ -55,7 +56,7 @@ DEFINITIONS = {
 COPIES = "copies"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
@@ -74,6 +75,10 @@ class ActivityIdle:
     longest_ns: int
     example: GapExample | None
     rank: int = 0
+
+    def __repr__(self) -> str:
+        gaps = format_count(self.gaps, "gap")
+        return f"ActivityIdle({self.activity!a}, {self.idle_ns / 1e6:,.3f} ms in {gaps})"
 
     def order(self) -> tuple[int, str]:
         """Return the sort key that puts the activity with the most idle time first."""
