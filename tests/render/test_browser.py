@@ -25,7 +25,7 @@ from bubbleviz.report.advice import advise
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_advice
 from bubbleviz.report.view import View
-from tests.planting import Planting
+from tests.planting import Planting, plant
 from tests.support.drawn_reports import Op, make_report, rename_all
 from tests.support.hostile import HOSTILE
 from tests.support.opened_pages import Open, Opened
@@ -544,6 +544,15 @@ def test_the_page_says_how_to_compare_other_schedules(opened: Open) -> None:
     assert hint in opened(SMALL).page.locator("#changes-panel").inner_text()
     compared = analyze(FIXTURES / "1f1b", what_if=True)
     assert hint not in opened(compared).page.locator("#changes-panel").inner_text()
+
+
+def test_labels_of_close_schedules_are_joined(opened: Open, tmp_path: Path) -> None:
+    """The order without delays is almost as long as the measured order."""
+    plant(Planting(iterations=3, jitter=0.03, kernels=1), tmp_path / "run")
+    page = opened(analyze(tmp_path / "run", what_if=True)).page
+
+    labels = page.locator("#schedules-chart .mark-text text").all_text_contents()
+    assert [label for label in labels if "as measured" in label] == ["1f1b (this one), as measured"]
 
 
 LACKING = Limitation("a", "b", kind=LimitationKind.OPERATIONS_LACKING)

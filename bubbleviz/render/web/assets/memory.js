@@ -2,6 +2,9 @@
 
 const MEMORY_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 
+// Height of a label in the plot, as a fraction of the highest ratio.
+const LABEL_SHARE = 0.07;
+
 function memorySize(bytes) {
   const unit = MEMORY_UNITS.find(([size]) => Math.abs(bytes) >= size);
   return unit ? `${significant(bytes / unit[0])} ${unit[1]}` : `${grouped(bytes)} B`;
@@ -41,6 +44,18 @@ function schedulePoints(run) {
   return [inBytes, [...points.values()].sort((a, b) => a.memory - b.memory || a.ratio - b.ratio)];
 }
 
+// Joins the labels of dots that are so close that their labels would overlap.
+function joinedLabels(values) {
+  const labels = [];
+  const nearest = LABEL_SHARE * Math.max(...values.map((own) => own.ratio));
+  for (const own of values) {
+    const near = labels.find((other) => other.memory === own.memory && Math.abs(other.ratio - own.ratio) < nearest);
+    if (near) near.schedules += `, ${own.schedules}`;
+    else labels.push({ ...own });
+  }
+  return labels;
+}
+
 function schedulesSpec(run) {
   const [inBytes, points] = schedulePoints(run);
   if (points.length < 2) return null;
@@ -50,7 +65,8 @@ function schedulesSpec(run) {
   const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));
   // The Pareto front: the schedules that no other schedule beats in both ratio and memory.
   const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
-  const told = values.filter((own) => best.includes(own) || /as measured|\(this one\)/.test(own.schedules));
+  const measured = values.filter((own) => !best.includes(own) && /as measured|\(this one\)/.test(own.schedules));
+  const told = [...best, ...joinedLabels(measured)];
   const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, in microbatches of a stage";
   const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
   const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };
