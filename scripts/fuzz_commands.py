@@ -4,7 +4,7 @@ Each seed selects a kind of input, a valid input of this kind, damage to its byt
 structure, and a command. Commands run one after the other in one process per core. A command must
 end in time. Its exit code must be 0, or 3 if a limit is exceeded, or 1 or 2 with a one-sentence
 error. The output must not contain control characters, and the input must not change. A command that
-fails must not write any files.
+fails must not write any files, unless it names each output that it cannot write.
 
     python scripts/fuzz_commands.py [--inputs 100000] [--first SEED] [--failures FOLDER]
 

@@ -22,7 +22,7 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread
 from bubbleviz.count.summary import Summary
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes
@@ -111,10 +111,15 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
 
     Raises:
         UsageError: The report has no timeline.
-        InputError: The timeline is damaged.
+        InputError: The timeline is damaged, or a number refers to a missing rank or iteration.
     """
     check_timeline(path, run)
     timeline = read_timeline(path, run)
+    if not _is_consistent(run):
+        raise InputError(
+            f"{path}: the report refers to ranks, profiles, iterations or phases that it does not "
+            "contain; write it again with bubbleviz analyze -o report.json"
+        )
     operations = _restore_operations(run, timeline)
     numbers = run.summary.kernel_time
     report = RestoredReport(
@@ -147,6 +152,35 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
     )
     _restore_advice(report, run)
     return report
+
+
+def _is_consistent(run: saved.RunSummary) -> bool:
+    """Return whether all indices of a report refer to something that the report contains."""
+    n_profiles, n_ranks, n_iterations = len(run.profiles), len(run.ranks), len(run.iterations)
+    if any(not 0 <= rank.profile < n_profiles for rank in run.ranks):
+        return False
+    if [rank.index for rank in run.ranks] != list(range(n_ranks)):
+        return False
+    if [iteration.index for iteration in run.iterations] != list(range(n_iterations)):
+        return False
+    if any(not 0 <= rank < n_ranks for advice in run.advice for rank in advice.ranks):
+        return False
+    examples = [advice.example_iteration for advice in run.advice]
+    if any(example is not None and not 0 <= example < n_iterations for example in examples):
+        return False
+    return all(
+        iteration.ranks is None or _is_consistent_table(iteration.ranks, n_ranks)
+        for iteration in run.iterations
+    )
+
+
+def _is_consistent_table(ranks: saved.RankColumns, n_ranks: int) -> bool:
+    """Return whether a table lists existing ranks, all phases, and the ratio of each window."""
+    return (
+        all(0 <= rank < n_ranks for rank in ranks.rank)
+        and ranks.busy_ns.keys() >= set(PHASES)
+        and ranks.bubble_ratio.keys() >= ranks.windows.keys()
+    )
 
 
 def _restore_limitation(entry: saved.LimitationEntry) -> Limitation:

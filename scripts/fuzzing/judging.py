@@ -16,6 +16,8 @@ _CODES = (0, 1, 2, 3)
 _REFUSED = (1, 2)
 #: Prefix of every line on standard error, and of warnings.
 _LINE, _WARNING = "bubbleviz: ", "bubbleviz: warning: "
+#: Part of the message about an output that cannot be written although others can.
+_NOT_WRITTEN = " was not written: "
 #: Maximum length of an error message, in characters.
 _MAX_SENTENCE = 1_000
 #: Bidirectional classes of characters that change how a terminal shows the following text.
@@ -116,7 +118,10 @@ def _check_messages(process: Ended) -> list[str]:
         problems.append("refused in a sentence that is too long")
     # ``bubbleviz PATH`` first prints the command that it runs, and ``watch`` reports events.
     names_command = len(sentences) == 2 and ", because " in sentences[0]
-    if len(sentences) > 1 and not names_command and process.command != "watch":
+    is_one_per_output = all(_NOT_WRITTEN in sentence for sentence in sentences)
+    if len(sentences) > 1 and not (
+        names_command or is_one_per_output or process.command == "watch"
+    ):
         problems.append(f"refused in {len(sentences)} sentences")
     return problems
 
@@ -124,7 +129,9 @@ def _check_messages(process: Ended) -> list[str]:
 def _check_output(path: Path, process: Ended) -> list[str]:
     """Return the problems with an output file: missing, unexpected, or not valid in its format."""
     suffix = "".join(path.suffixes)
-    if process.code in _REFUSED:
+    # If only some outputs cannot be written, a message names each of them.
+    is_partial = _NOT_WRITTEN.encode() in process.err
+    if process.code in _REFUSED and not (is_partial and path.exists()):
         return [f"refused, but wrote {suffix}"] if path.exists() else []
     if not path.exists():
         return [f"did not write {suffix}"] if process.code == 0 else []

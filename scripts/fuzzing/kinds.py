@@ -100,6 +100,9 @@ _TABLE_COMMANDS = tuple(
 _REPORT_COMMANDS = (
     "compare {good} {in} -o {out}/c.json -o {out}/c.md",
     "compare {in} {good} -v -o {out}/c.csv",
+    "analyze {in} -o {out}/a.svg --causes --critical-path --communication --heat-map",
+    "analyze {in} -o {out}/a.html",
+    "compare {good} {in} -q -o {out}/c.svg -o {out}/c.tex",
     "gate {in} --max-bubble 20% --max-time 100ms -o {out}/g.json",
     "gate {in} --baseline {good} --max-increase 1pt",
     "gate {good} --baseline {in} --promised-by {in}",

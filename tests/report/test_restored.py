@@ -127,6 +127,33 @@ def test_a_report_without_outputs_is_refused_with_ways_to_use_it(
     assert "or draw it with bubbleviz analyze REPORT.json -o" in cli.refused("analyze", saved)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("ranks", 0, "profile"), 9),
+        (("ranks", 0, "index"), 3),
+        (("iterations", 0, "index"), 7),
+        (("iterations", 0, "ranks", "rank", 0), 9),
+        (("iterations", 0, "ranks", "busy_ns"), {}),
+        (("iterations", 0, "ranks", "bubble_ratio"), {}),
+    ],
+)
+def test_references_to_missing_parts_are_refused(
+    path: tuple[str | int, ...], value: object, saved: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    document = json.loads(saved.read_text("utf-8"))
+    *parents, last = path
+    parent = document
+    for key in parents:
+        parent = parent[key]
+    parent[last] = value
+    saved.write_text(json.dumps(document), encoding="utf-8")
+
+    message = cli.refused("analyze", saved, "-o", tmp_path / "x.svg", code=1)
+
+    assert "the report refers to ranks, profiles, iterations or phases" in message
+
+
 def test_a_damaged_timeline_is_refused(saved: Path, tmp_path: Path, cli: CommandLine) -> None:
     document = json.loads(saved.read_text("utf-8"))
     document["timeline"]["tables"]["operations"]["rank"][0] = 99
