@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import print_message, report_error, write_content
+from bubbleviz.cli.terminal import print_message, report_error, show_activity, write_content
 from bubbleviz.errors import BubblevizError, OutputError
 from bubbleviz.render.files import check_outputs, write_possible_outputs
 from bubbleviz.timing import time_step
@@ -83,7 +84,8 @@ class Outputs:
         """
         contents: dict[str, str | bytes] = {}
         failures: dict[str, BubblevizError] = {}
-        with time_step("render"):
+        activity = show_activity("writing files") if self.formats else nullcontext()
+        with time_step("render"), activity:
             public = self.names.replaced(result)
             for file, name in self.formats.items():
                 try:

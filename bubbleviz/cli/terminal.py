@@ -268,10 +268,12 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         logger.propagate = propagated
 
 
-#: Progress bars are shown only after this time, in seconds.
+#: Time at which the command line was loaded, on the monotonic clock.
+_STARTED_S = time.monotonic()
+#: Progress bars are shown only if the command has run for this time, in seconds.
 _LATE_S = 1.0
 #: Description shown by the progress bar after all profiles have been read.
-_AFTER_READING = "linking, aligning, counting"
+_AFTER_READING = "analyzing"
 
 
 class ReadingBars:
@@ -312,21 +314,19 @@ class ReadingBars:
 
 @contextmanager
 def _show_late_bars() -> Iterator[Bars]:
-    """Show progress bars on standard error, but only after ``_LATE_S`` seconds.
+    """Show progress bars on standard error, but only if the command takes ``_LATE_S`` seconds.
 
     The bars are removed when the context ends.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    started_s = time.monotonic()
-
     class LateProgress(Progress):
-        """Progress bars that are hidden for the first ``_LATE_S`` seconds."""
+        """Progress bars that are hidden for the first ``_LATE_S`` seconds of the command."""
 
         def get_renderables(self) -> Iterator[RenderableType]:
             """Yield the bars, or nothing while they are hidden."""
-            if time.monotonic() - started_s > _LATE_S:
+            if time.monotonic() - _STARTED_S > _LATE_S:
                 yield from super().get_renderables()
 
     with LateProgress(console=Console(stderr=True), transient=True) as bars:
@@ -344,6 +344,20 @@ def show_reading_progress() -> Iterator[ReadingBars | None]:
         return
     with _show_late_bars() as bars:
         yield ReadingBars(bars)
+
+
+@contextmanager
+def show_activity(description: str) -> Iterator[None]:
+    """Show on standard error that work of unknown duration is in progress.
+
+    Nothing is shown if standard error is not a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    with _show_late_bars() as bars:
+        bars.add_task(description, total=None)
+        yield
 
 
 @contextmanager

@@ -124,6 +124,16 @@ def test_devices_with_different_free_memory_are_distinguished() -> None:
     assert build_memory_plot(as_ran).limit == 8e9
 
 
+@pytest.mark.parametrize("microbatches", [8, 40])
+def test_the_progress_of_planning_covers_messages_and_never_goes_back(microbatches: int) -> None:
+    shares: list[float] = []
+    plan_run(replace(a_run(), on_gpus=True), microbatches=microbatches, watch=shares.append)
+
+    assert shares == sorted(shares)
+    assert 0 <= shares[0]
+    assert 0.6 <= shares[-1] <= 1
+
+
 def test_a_prediction_for_a_plan_is_as_far_off_as_for_the_run() -> None:
     plain_plan = plan_run(a_run())
     assert plain_plan.executed is not None

@@ -36,7 +36,7 @@ def test_the_bar_is_never_full_before_the_analysis_ends() -> None:
     assert (bars.tasks[0].description, bars.tasks[0].percentage) == ("2 profiles, 10 MB", 70)
 
     watched.read("b.sqlite", 1.0)
-    assert bars.tasks[0].description == "linking, aligning, counting"
+    assert bars.tasks[0].description == "analyzing"
     assert bars.tasks[0].total is None
 
 

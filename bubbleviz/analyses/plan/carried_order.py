@@ -8,6 +8,7 @@ candidate that has the shortest makespan including communication.
 from __future__ import annotations
 
 from bubbleviz.errors import MismatchError
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import planning
 from bubbleviz.schedules.communication.deadlocks import compute_makespan
 from bubbleviz.schedules.communication.lowering import lower_plan
@@ -27,7 +28,7 @@ _DEADLOCKED = 1 << 62
 
 
 def choose_with_communication(
-    best: planning.BestPlan, *, queued: bool
+    best: planning.BestPlan, *, queued: bool, watch: Watch = unwatched
 ) -> tuple[Outcome, Communication]:
     """Choose the allowed order that has the shortest makespan when messages are simulated as well.
 
@@ -44,6 +45,7 @@ def choose_with_communication(
         best: Candidate orders, sorted by makespan without communication.
         queued: Whether transfers between two ranks run one after the other. If ``queued`` is false,
             or if orders are not compared by makespan, ``best.best`` is kept.
+        watch: Callback that receives the completed fraction of the work.
 
     Returns:
         outcome: The chosen order.
@@ -63,9 +65,10 @@ def choose_with_communication(
             makespan_ns = _compute_lowered_makespan(best, outcome)
             if makespan_ns < _DEADLOCKED:
                 return outcome, (lower_plan(outcome.plan), makespan_ns, makespan_ns)
-        return outcome, order_messages(outcome.plan, workload, STREAMS)
+        return outcome, order_messages(outcome.plan, workload, STREAMS, watch)
     rows: list[tuple[Outcome, Communication]] = []
-    for candidate in allowed:
+    for n_done, candidate in enumerate(allowed):
+        watch(n_done / len(allowed))
         # Communication never makes an order shorter, so longer candidates need not be lowered.
         if all(candidate.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
             rows.append((candidate, order_messages(candidate.plan, workload, STREAMS)))

@@ -418,6 +418,10 @@ class PlannedRun:
         return round(self.best.length_ns(self.best.best) * (1 + (self.simulation_error or 0.0)))
 
 
+#: Share of the search for orders in the progress of planning. The rest is the search for messages.
+_SEARCH_SHARE = 0.6
+
+
 def plan_run(
     run: MeasuredRun,
     *,
@@ -440,7 +444,7 @@ def plan_run(
             kept.
         split: Whether orders may split the backward into B and W. None allows splitting if the run
             itself splits its backward.
-        watch: Callback that receives the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the work.
 
     Raises:
         UsageError: The memory is too small for one microbatch, or the plan has too many operations.
@@ -454,9 +458,17 @@ def plan_run(
         executed = simulate_outcome(run.executed_plan, workload)
     initial_orders = () if executed is None else (executed,)
     best = planning.find_best_plan(
-        workload, initial_orders, split=split, by_makespan=not run.overlaps, watch=watch
+        workload,
+        initial_orders,
+        split=split,
+        by_makespan=not run.overlaps,
+        watch=lambda fraction: watch(_SEARCH_SHARE * fraction),
     )
-    best_outcome, communication = choose_with_communication(best, queued=run.on_gpus)
+    best_outcome, communication = choose_with_communication(
+        best,
+        queued=run.on_gpus,
+        watch=lambda fraction: watch(_SEARCH_SHARE + (1 - _SEARCH_SHARE) * fraction),
+    )
     best = replace(best, best=best_outcome)
     return PlannedRun(
         run, workload, in_bytes, limit_is_from_run, resident, best, executed, communication

@@ -12,6 +12,7 @@ the resulting plans never deadlock.
 
 from __future__ import annotations
 
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.communication import lowered as model
 from bubbleviz.schedules.communication.lowering import lower_plan
 from bubbleviz.schedules.communication.precedence import Precedence
@@ -40,7 +41,9 @@ _Sequence = list[_Item]
 Communication = tuple[model.LoweredPlan, int, int]
 
 
-def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
+def order_messages(
+    plan: Plan, workload: Workload, transport: Transport, watch: Watch = unwatched
+) -> Communication:
     """Search for the order of sends and receives that makes a plan as fast as possible.
 
     The order of operations on each device does not change. The search has three steps:
@@ -58,6 +61,7 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
         plan: Operations of each device, in order.
         workload: Durations of operations and messages.
         transport: How messages are transferred between ranks.
+        watch: Callback that receives the completed fraction of the search.
 
     Returns:
         lowered: The fastest lowered plan that was found, or PyTorch's lowering if no plan is
@@ -71,7 +75,7 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
     search = _Search(plan, workload, transport)
     if transport != BUFFERED and not search.is_perfect:
         search.follow_times()
-        search.move_messages()
+        search.move_messages(watch)
     makespan_ns = min(search.makespan_ns, search.torch_ns)
     is_faster = search.makespan_ns < search.torch_ns
     best = search.events.lowered if is_faster else search.torch_lowered
@@ -182,20 +186,25 @@ class _Search:
         keyed.sort(key=lambda item: item[:2])
         return [item for _, _, item in keyed]
 
-    def move_messages(self) -> None:
+    def move_messages(self, watch: Watch) -> None:
         """Move messages on the critical path past other messages that share a rank with them.
 
         The first move that makes the plan faster is kept, and the search continues with the new
         critical path. The search ends if no move makes the plan faster, if :attr:`is_perfect` is
         true, or after the maximum number of trials.
+
+        Args:
+            watch: Callback that receives the completed fraction of the trials.
         """
-        n_trials_left = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
+        n_trials = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
+        n_trials_left = n_trials
         improved = True
         while improved and not self.is_perfect:
             improved = False
             for message in _find_critical_messages(self.events):
                 for candidate in _list_moves(self.plan, self.sequence, message):
                     n_trials_left -= 1
+                    watch(1 - n_trials_left / n_trials)
                     if self.keep_if_faster(candidate, self.time_sequence(candidate)):
                         improved = True
                         break
