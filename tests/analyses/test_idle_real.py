@@ -6,7 +6,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.outputs import as_json, format_gaps_csv
+from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.errors import NothingToAnalyzeError
+from tests.support.command_line import CommandLine
 from tests.support.idle_runs import check_sums, get_only_rank
 from tests.support.needs import get_real_file
 
@@ -122,3 +124,22 @@ def test_all_to_alls_are_not_sends_although_their_kernels_are_named_after_sends(
     report = bubbleviz.idle(get_real_file("kineto/hta_sampled_rank-0.json.gz"))
     assert get_only_rank(report).exposed_communication_ns > 0
     assert get_only_rank(report).exposed_point_to_point_ns == 0
+
+
+def test_hosts_without_a_device_do_not_hide_the_only_gpu(cli: CommandLine) -> None:
+    files = [
+        get_real_file("jax/jax_cpu4.xplane.pb"),
+        get_real_file("jax/tracelens_jax08_attention.xplane.pb"),
+    ]
+
+    printed = cli.printed("idle", *map(str, files))
+    picture = draw_idle(bubbleviz.idle(files))
+
+    assert "1 device, idle for 88.19 % of the time; 1 host without a device\n" in printed
+    assert "vm host" not in printed
+    assert "tw003 GPU 0" in picture
+    assert "vm host" not in picture
+    alone = cli.printed("idle", str(files[0]))
+    assert alone.startswith("1 host without a device: operators were recorded, but no device work")
+    assert "XLA ran on CPUs, so run the program on its accelerator" in " ".join(alone.split())
+    assert len(alone.splitlines()) <= 3

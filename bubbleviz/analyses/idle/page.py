@@ -108,13 +108,13 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
     Times are relative to the earliest start on any device in the same profile.
     """
     first_ns: dict[str, int] = {}
-    for rank in measurement.ranks:
+    for rank in measurement.shown_ranks:
         first_ns[rank.path] = min(first_ns.get(rank.path, rank.start_ns), rank.start_ns)
     causes = {total.activity: index for index, total in enumerate(measurement.activities)}
     works: dict[str, int] = {}
     step_names: list[str] = []
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
-    for index, rank in enumerate(measurement.ranks):
+    for index, rank in enumerate(measurement.shown_ranks):
         steps = [step for step in rank.steps if step.name and step.start_ns is not None]
         step_names += [step.name or "" for step in steps[len(step_names) :]]
         idle_row = _N_LANES * (index + 1) - 1
@@ -178,7 +178,7 @@ def _describe_codes(
                 rank.label,
                 [time_ns / rank.span_ns for time_ns in _list_lane_lengths(rank)],
             )
-            for rank in measurement.ranks
+            for rank in measurement.shown_ranks
         ],
         "steps": step_names,
         "activities": [
@@ -203,7 +203,7 @@ def _list_lane_times(
 
     Args:
         rank: The device.
-        index: Index of the device in the report.
+        index: Index of the device in the timeline.
         works: Integer ids of kernel and copy names. New names are added.
     """
     work_ids = _number_names(rank.works, works)

@@ -57,7 +57,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     same profile, because profiles need not share a clock.
     """
     page = Page("bvg-")
-    count = len(measurement.ranks)
+    count = len(measurement.shown_ranks)
     page.title = make_title(measurement, percent)
     page.description = "Four lanes per device; each slice shows how its time was used."
     page.heading(page.title)
@@ -70,7 +70,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
         10.5,
     )
     page.y += 12
-    ranks = measurement.ranks[:MAX_SHOWN_DEVICES]
+    ranks = measurement.shown_ranks[:MAX_SHOWN_DEVICES]
     colors = choose_colors(measurement)
     is_named = len(ranks) <= _MAX_NAMED
     room = _measure_label_room(ranks, is_named=is_named)
@@ -91,14 +91,14 @@ def draw_idle(measurement: IdleMeasurement) -> str:
         else:
             label = truncate_text(to_one_line(rank.label, 60), _SIZE, room - 8)
             page.text(label, page.left, page.y + 12, _SIZE)
-        _draw_lanes(page, rank, start, rank.span_ns * scale, colors, is_named=is_named)
+        _draw_lanes(page, rank, (start, rank.span_ns * scale), right, colors, is_named=is_named)
         if any(step.name is not None for step in rank.steps):
             _draw_steps(page, rank, left, origin[rank.path], scale)
             page.y += _STEPS
         page.y += _GAP
     _draw_axis(page, left, right, top, whole_ns)
     _draw_legend(page, measurement, colors)
-    _draw_side_by_side(page, measurement, colors, left, right)
+    _draw_side_by_side(page, measurement, colors, right)
     if count > MAX_SHOWN_DEVICES:
         page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
     if measurement.limitations:
@@ -131,9 +131,7 @@ def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
     more_colors = iter(MORE_ACTIVITIES * _N_COLORS)
     colors = {name: ACTIVITIES[name] if name in ACTIVITIES else next(more_colors) for name in names}
     # The report's list does not include activities of hosts without a device.
-    has_rest = len(measurement.activities) > _N_COLORS or len(measurement.devices) < len(
-        measurement.ranks
-    )
+    has_rest = len(measurement.activities) > _N_COLORS or not measurement.devices
     return {**colors, REST: REST_COLOR} if has_rest else colors
 
 
@@ -148,8 +146,8 @@ def _measure_label_room(ranks: Sequence[RankIdle], *, is_named: bool) -> float:
 def _draw_lanes(
     page: Page,
     rank: RankIdle,
-    left: float,
-    width: float,
+    extent: tuple[float, float],
+    right: float,
     colors: dict[str, str],
     *,
     is_named: bool,
@@ -159,11 +157,12 @@ def _draw_lanes(
     Args:
         page: The page. The lanes start at the current position.
         rank: The device.
-        left: Left edge of the lanes.
-        width: Width of the lanes.
+        extent: Left edge and width of the lanes.
+        right: Right edge of the longest lanes. The shares of time are to the right of it.
         colors: Colors keyed by name: the kinds of work, followed by the activities.
         is_named: Whether there is space for the name and the share of each lane.
     """
+    left, width = extent
     slice_ns = np.maximum(rank.slice_ns.sum(axis=0), 1)
     n_kinds = len(BUSY)
     exposed_ns = rank.sum_slices(list(colors))
@@ -184,10 +183,10 @@ def _draw_lanes(
             base = page.y + height / 2 + 3.5
             page.text(_LANE_NAMES[lane], page.left, base, _SMALL, ink="quiet")
             if rank.is_measured:
-                page.text(percent(means[lane]), left + width + 10, base, _SMALL)
+                page.text(percent(means[lane]), right + 10, base, _SMALL)
         page.y += height + _LANE_GAP
     if not is_named and rank.is_measured:
-        page.text(percent(means[-1]), left + width + 10, page.y - _LANE_GAP - 1, _SMALL)
+        page.text(percent(means[-1]), right + 10, page.y - _LANE_GAP - 1, _SMALL)
 
 
 def _draw_area(
@@ -279,17 +278,18 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str]) -> None:
-    """Draw the legend: each color with its name and its fraction of the devices' total time.
+    """Draw the legend: each color with its name and its fraction of the time that is drawn.
 
     Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
     """
     names = list(colors)
     totals_ns = np.zeros(len(names), np.int64)
-    for rank in measurement.ranks:
+    for rank in measurement.shown_ranks:
         totals_ns += rank.sum_slices(names).sum(axis=1)
+    all_ns = int(totals_ns.sum())
     x, line = page.left, 18.0
     for (name, color), total_ns in zip(colors.items(), totals_ns.tolist(), strict=True):
-        fraction = total_ns / measurement.span_ns if measurement.span_ns else 0.0
+        fraction = total_ns / all_ns if all_ns else 0.0
         if fraction < _MIN_LEGEND_SHARE:
             continue
         text = f"{to_one_line(_LEGEND_NAMES.get(name, name), 44)}  {percent(fraction)}"
@@ -303,7 +303,7 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str
 
 
 def _draw_side_by_side(
-    page: Page, measurement: IdleMeasurement, colors: dict[str, str], left: float, right: float
+    page: Page, measurement: IdleMeasurement, colors: dict[str, str], right: float
 ) -> None:
     """Draw one bar per device, divided by kind of work and activity, if there are several devices.
 
@@ -319,11 +319,11 @@ def _draw_side_by_side(
     page.y += 10
     page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
     top, size = page.y, 10.5
-    for row, rank_index in enumerate(ranks[:count]):
+    shown = [measurement.ranks[rank_index] for rank_index in ranks[:count]]
+    left = page.left + _measure_label_room(shown, is_named=False)
+    for row, rank in enumerate(shown):
         base = top + row * _PITCH + _BAR - 3
-        label = truncate_text(
-            to_one_line(measurement.ranks[rank_index].label, 60), size, left - page.left - 8
-        )
+        label = truncate_text(to_one_line(rank.label, 60), size, left - page.left - 8)
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
     part_colors = [colors.get(name, REST_COLOR) for name in names]

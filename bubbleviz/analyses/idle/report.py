@@ -329,6 +329,11 @@ class IdleMeasurement:
         """The ranks that are devices, without hosts."""
         return tuple(rank for rank in self.ranks if not rank.is_host)
 
+    @property
+    def shown_ranks(self) -> tuple[RankIdle, ...]:
+        """The ranks that pictures and pages show: the devices, or the hosts if there are none."""
+        return self.devices or self.ranks
+
     def work(self) -> list[WorkTotal]:
         """Return the total for each kernel or copy name over all devices, longest total first."""
         totals = add_up_work(total for rank in self.devices for total in rank.work)

@@ -180,9 +180,11 @@ class Run {
     return id < 0 ? "" : clean(this.data.names[id]);
   }
 
-  // Label of a rank's row, without its pipeline if all rows are in the same pipeline.
+  // Label of a rank's row: the name of the row if it has one. Otherwise, it is the label of the rank,
+  // without its pipeline if all rows are in the same pipeline.
   rowLabel(rank) {
-    const { pipeline } = this.report.ranks[rank];
+    const { pipeline, row_label: name } = this.report.ranks[rank];
+    if (name) return clean(name);
     const label = this.rankLabel(rank);
     const one = this.data.shards && this.report.ranks.slice(this.first, this.last).every((own) => own.pipeline === pipeline);
     return one && label.startsWith(`p${pipeline} `) ? label.slice(`p${pipeline} `.length) : label;
