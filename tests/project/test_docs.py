@@ -217,6 +217,7 @@ def test_calls_that_the_python_guide_lists_work_as_it_says(
         "idle": bubbleviz.idle("fixtures/1f1b"),
         "path": "fixtures/1f1b",
     }
+    bubbleviz.analyze("fixtures/1f1b").save("report.json")
     calls = list(list_documented_calls())
 
     assert len(calls) >= 40
