@@ -39,8 +39,6 @@ class Precedence:
 
     Attributes:
         device: Index of each event's device.
-        text: Name of each event in PyTorch's CSV notation, for example ``0SEND_F3``. Empty if the
-            device only waits.
         edges: For each event, the edges to the events that it waits for.
         own_ns: Duration of the operation that ends with each event, or 0 if no operation ends with
             it.
@@ -54,7 +52,7 @@ class Precedence:
     ) -> None:
         self.lowered, self.transport, self._workload = lowered, transport, workload
         self.device: list[int] = []
-        self.text: list[str] = []
+        self._named: list[PlannedOperation | Transfer | None] = []
         self.edges: list[list[Edge]] = []
         self.own_ns: list[int] = []
         self.lags_ns: list[int] = []
@@ -87,16 +85,29 @@ class Precedence:
         """Time of each event, or 0 for an event that never happens."""
         return compute_ends(self.edges, self.own_ns, self.lags_ns, self.order)
 
+    @cached_property
+    def text(self) -> list[str]:
+        """Name of each event in PyTorch's CSV notation, for example ``0SEND_F3``.
+
+        The name is empty if the device only waits.
+        """
+        return [
+            get_cell(named) if isinstance(named, PlannedOperation) else str(named or "")
+            for named in self._named
+        ]
+
     def makespan_ns(self) -> int:
         """Return the time from the first start of an operation to the last end."""
         ends_ns = [self.times_ns[event] for event in self.operation.values()]
         starts_ns = [self.times_ns[event] - self.own_ns[event] for event in self.operation.values()]
         return max(ends_ns, default=0) - min(starts_ns, default=0)
 
-    def _add_event(self, device: int, text: str, own_ns: int = 0) -> int:
+    def _add_event(
+        self, device: int, named: PlannedOperation | Transfer | None = None, own_ns: int = 0
+    ) -> int:
         """Add an event without edges, and return its index."""
         self.device.append(device)
-        self.text.append(text)
+        self._named.append(named)
         self.own_ns.append(own_ns)
         self.edges.append([])
         return len(self.edges) - 1
@@ -116,10 +127,10 @@ class Precedence:
             for step in line:
                 for operation in step.operations:
                     own_ns = times[operation.phase][operation.virtual_stage] if times else 0
-                    self.operation[operation] = self._add_event(device, get_cell(operation), own_ns)
+                    self.operation[operation] = self._add_event(device, operation, own_ns)
                 for transfer in step.transfers:
                     for events in (self._complete, self._started):
-                        events[transfer] = self._add_event(device, str(transfer))
+                        events[transfer] = self._add_event(device, transfer)
                         self.message[events[transfer]] = transfer.message
 
     def _get_transfer_ns(self, message: Message) -> int:
@@ -136,7 +147,7 @@ class Precedence:
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
                 if operation in plan.together:
-                    computed = self._add_event(device, get_cell(operation))
+                    computed = self._add_event(device, operation)
                     self._add_edge(computed, self.operation[following])
                     message = get_output(operation, plan)
                     if message is not None:
@@ -155,7 +166,7 @@ class Precedence:
                 end = self.operation[operation]
                 # The first operation on a device follows an event that represents the start of the
                 # device.
-                for event in last + self._find_inputs(operation) or [self._add_event(device, "")]:
+                for event in last + self._find_inputs(operation) or [self._add_event(device)]:
                     self._add_edge(end, event)
                 last = [end]
             for transfer in step.transfers:
@@ -166,7 +177,7 @@ class Precedence:
                 last = [start]
             awaited = step.transfers if self.transport.blocking else step.awaited
             if awaited:
-                wait = self._add_event(device, "")
+                wait = self._add_event(device)
                 for event in (*last, *(self._complete[transfer] for transfer in awaited)):
                     self._add_edge(wait, event)
                 last = [wait]

@@ -30,7 +30,7 @@ _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
 _NEGLIGIBLE = 1e-3
 
 
-#: A step in which a device computes, as a (device index, step) pair.
+#: A step of a device, as a (device index, step) pair.
 _Work = tuple[int, model.Step]
 #: An entry of the common order of all devices.
 _Item = _Work | model.Message
@@ -98,6 +98,7 @@ class _Search:
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
+        self._transfer_steps: dict[model.Message, list[_Work]] = {}
         self.torch_lowered = lower_plan(plan)
         unconstrained = Precedence(self.torch_lowered, BUFFERED, workload)
         self.least_ns = unconstrained.makespan_ns()
@@ -133,11 +134,24 @@ class _Search:
                 device, computation = item
                 lines[device].append(computation)
                 continue
-            for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
-                step = model.Step(transfers=(model.Transfer(item, sends),))
-                lines[self.plan.placement[stage]].append(step)
+            for device, step in self._get_transfer_steps(item):
+                lines[device].append(step)
         lowered = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
         return Precedence(lowered, self.transport, self.workload)
+
+    def _get_transfer_steps(self, message: model.Message) -> list[_Work]:
+        """Return the (device, step) pairs that send and receive a message."""
+        steps = self._transfer_steps.get(message)
+        if steps is None:
+            steps = [
+                (
+                    self.plan.placement[stage],
+                    model.Step(transfers=(model.Transfer(message, sends),)),
+                )
+                for sends, stage in ((True, message.virtual_stage), (False, message.receiver))
+            ]
+            self._transfer_steps[message] = steps
+        return steps
 
     def keep_if_faster(self, sequence: _Sequence, events: Precedence) -> bool:
         """Keep an order if it is faster than the best so far, and return whether it was kept."""
