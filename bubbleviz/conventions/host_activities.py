@@ -75,8 +75,7 @@ class ActivityList:
         a meaning, the first one wins. ``Python: NAME`` is found as ``Python``. Names such as
         ``host: NAME`` are never listed.
         """
-        if name.startswith(f"{PYTHON}: "):
-            name = PYTHON
+        name = get_listed_name(name)
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 
@@ -139,6 +138,11 @@ class ActivityList:
                 "the activity"
             )
         return ActivityList((*added, *self.activities))
+
+
+def get_listed_name(activity: str) -> str:
+    """Return the name under which an activity is listed: ``Python`` for ``Python: FUNCTION``."""
+    return PYTHON if activity.startswith(f"{PYTHON}: ") else activity
 
 
 @cache

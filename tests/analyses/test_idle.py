@@ -141,6 +141,8 @@ def test_the_time_of_python_is_divided_among_functions(tmp_path: Path, cli: Comm
     }
     printed = " ".join(cli.printed("idle", str(run)).split())
     assert '"Python: prepare (runner.py)": move work out of the step' in printed
+    details = cli.printed("idle", "-v", str(run))
+    assert details.count("Python: Python ran outside any operator") == 1
 
 
 @pytest.mark.parametrize(

@@ -354,10 +354,15 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
     )
     meaning = {**measurement.meaning, host_activities.SHORT: short}
     totals = measurement.activities[:top]
-    explained = [total.activity for total in totals if total.activity in meaning]
+    # All functions of Python have the same meaning, which is listed once.
+    explained = {
+        host_activities.get_listed_name(total.activity): meaning[total.activity]
+        for total in totals
+        if total.activity in meaning
+    }
     if explained:
         yield blocks.Sentence("")
-        yield blocks.make_bullets([f"{activity}: {meaning[activity]}" for activity in explained])
+        yield blocks.make_bullets([f"{activity}: {text}" for activity, text in explained.items()])
     if examples := [
         _describe_example(measurement, own, own.example) for own in totals if own.example
     ]:
