@@ -25,6 +25,7 @@ from bubbleviz.schedules.known import (
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import compute_peak_memory
+from bubbleviz.schedules.search import orders
 from bubbleviz.schedules.search.orders import find_shortest_orders
 from bubbleviz.schedules.search.problem import Codes, build_problem, encode_plan
 from bubbleviz.schedules.simulation import simulate_outcome
@@ -307,6 +308,22 @@ def test_few_trials_find_as_good_an_order_as_many() -> None:
     default_search, _ = find_shortest_orders(problem, known_codes)
 
     assert default_search == longest_search
+
+
+def test_no_trial_is_run_if_a_known_order_reaches_the_lower_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    placement = get_searched_placement(find_schedule("zb-2p"), 4, 1)
+    workload = build_device_workload(placement, 8, [[100] * 4] * 3, 0)
+    problem = build_problem(workload)
+
+    def known_codes(microbatches: int) -> list[Codes]:
+        return [encode_plan(plan) for plan in list_plans(placement, microbatches)]
+
+    length, _ = find_shortest_orders(problem, known_codes)
+    monkeypatch.setattr(orders, "_run_trials", lambda *_, **__: pytest.fail("a trial was run"))
+
+    assert find_shortest_orders(problem, known_codes, enough=length)[0] == length
 
 
 def test_the_memory_limit_is_reported_with_the_peak(cli: CommandLine) -> None:

@@ -406,7 +406,13 @@ def find_shortest_orders(
     Returns:
         The length of the shortest orders in ticks, and their codes.
     """
-    starts = [*known(problem.microbatches), *_run_trials(problem, weights=weights)]
+    known_orders = _time_starts(problem, known(problem.microbatches), weights=weights)
+    shortest = min((length for length, _ in known_orders), default=NEVER)
+    if shortest <= enough:
+        # No trial can be shorter, and known orders win ties.
+        watch(1.0)
+        return _sort_distinct(known_orders)[0]
+    starts = _run_trials(problem, weights=weights)
     n_fewer, done = 2 * problem.devices, 0.0
     if problem.operations > _MANY_OPERATIONS and problem.microbatches > n_fewer:
         done = _FEWER_FRACTION
@@ -419,13 +425,28 @@ def find_shortest_orders(
         )
         starts.append(repeat_middle(codes, problem.microbatches - n_fewer))
     starts.append(_build_sequential_orders(problem))
-    if not weights:
-        starts = [
-            [[code for code in order if code % 3 != WEIGHT] for order in codes] for codes in starts
-        ]
-    best = _sort_distinct([improve_orders(problem, codes, 0) for codes in starts])
+    best = _sort_distinct([*known_orders, *_time_starts(problem, starts, weights=weights)])
     watch(done + _STARTS_FRACTION * (1 - done))
     return _improve_in_rounds(problem, best, enough=enough, budget=budget, done=done, watch=watch)
+
+
+def _time_starts(problem: Problem, starts: Iterable[Codes], *, weights: bool) -> list[Orders]:
+    """Time starting orders, and drop those that deadlock or exceed the memory.
+
+    Args:
+        problem: The search problem, with times and memory.
+        starts: Codes of the orders.
+        weights: Whether the orders contain W. If not, each W is removed.
+    """
+    timed = []
+    for codes in starts:
+        kept = codes
+        if not weights:
+            kept = [[code for code in order if code % 3 != WEIGHT] for order in codes]
+        orders = improve_orders(problem, kept, 0)
+        if orders is not None:
+            timed.append(orders)
+    return timed
 
 
 def _improve_in_rounds(
