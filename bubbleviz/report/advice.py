@@ -226,15 +226,10 @@ def advise(report: Report) -> Advised:
 
     The result is computed once and cached in the report.
     """
-    return report.derive(_make_advice)
+    return report.derive(make_advice)
 
 
-def keep_advice(report: Report, advised: Advised) -> None:
-    """Let :func:`advise` return advice that was computed before the report was saved."""
-    report.keep(_make_advice, advised)
-
-
-def _make_advice(report: Report) -> Advised:
+def make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 
     - If the run must be recorded again, or more than a few pipelines lack ranks, the list is empty,

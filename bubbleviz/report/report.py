@@ -231,10 +231,6 @@ class Report:
         result: DerivedT = self._derived[make]
         return result
 
-    def keep(self, make: Callable[[Report], DerivedT], result: DerivedT) -> None:
-        """Let ``derive(make)`` return a result that was computed before the report was saved."""
-        self._derived[make] = result
-
     @cached_property
     def _derived(self) -> dict[Callable[[Report], Any], Any]:
         return {}

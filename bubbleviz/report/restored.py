@@ -7,8 +7,9 @@ causes, the critical path, and the advice that marks ranks. It is not a complete
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,12 +43,15 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report import summary as saved
-from bubbleviz.report.advice import Advice, Advised, keep_advice
+from bubbleviz.report.advice import Advice, Advised, make_advice
 from bubbleviz.report.kernel_time import KernelTime
+from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.sentences import keep_marked_entry
+from bubbleviz.report.sentences import make_marked_entry
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, read_timeline
+
+DerivedT = TypeVar("DerivedT")
 
 #: Columns of the timeline's table of operations that have the same name in ``Operations``.
 _SAME_COLUMNS = (
@@ -68,10 +72,20 @@ class RestoredReport(Report):
     Attributes:
         saved_restrictions: Restrictions of the saved report, most severe first.
         saved_kernel_time: Time during which kernels ran, as saved.
+        saved_texts: Results that were derived from the measured report, keyed by the function that
+            derived them.
     """
 
     saved_restrictions: tuple[Restriction, ...] = ()
     saved_kernel_time: KernelTime | None = None
+    saved_texts: Mapping[Callable[[Report], Any], Any] = field(default_factory=dict)
+
+    def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
+        """Return ``make(self)``, or the result that was saved with the report."""
+        if make in self.saved_texts:
+            result: DerivedT = self.saved_texts[make]
+            return result
+        return super().derive(make)
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
@@ -122,7 +136,7 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
         )
     operations = _restore_operations(run, timeline)
     numbers = run.summary.kernel_time
-    report = RestoredReport(
+    return RestoredReport(
         version=run.version,
         convention=run.convention,
         headline=run.headline,
@@ -149,9 +163,8 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
             numbers.unattributed_ns,
             numbers.work_ns,
         ),
+        saved_texts=_restore_texts(run),
     )
-    _restore_advice(report, run)
-    return report
 
 
 def _is_consistent(run: saved.RunSummary) -> bool:
@@ -515,16 +528,16 @@ def _restore_path(run: saved.RunSummary, timeline: Timeline) -> CriticalPath | N
     return CriticalPath(entry.iteration, rows, entry.length_ns, (), (), nothing, nothing)
 
 
-def _restore_advice(report: RestoredReport, run: saved.RunSummary) -> None:
-    """Make pictures of a restored report mark the ranks that the saved advice names."""
+def _restore_texts(run: saved.RunSummary) -> dict[Callable[[Report], Any], Any]:
+    """Return the advice that pictures mark, and the methods sentence; see ``RestoredReport``."""
     indices = [step.advice for step in run.first if step.is_marked and step.advice is not None]
-    if not indices:
-        keep_advice(report, Advised((), (), (), None))
-        keep_marked_entry(report, None)
-        return
-    entry = run.advice[indices[0]]
-    keep_advice(report, Advised((), (), (), _restore_marked(entry)))
-    keep_marked_entry(report, entry)
+    entry = run.advice[indices[0]] if indices else None
+    marked = None if entry is None else _restore_marked(entry)
+    return {
+        make_advice: Advised((), (), (), marked),
+        make_marked_entry: entry,
+        write_methods: run.methods,
+    }
 
 
 def _restore_marked(entry: saved.AdviceEntry) -> Advice:

@@ -134,15 +134,11 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
 
 def write_marked_advice(report: Report) -> AdviceEntry | None:
     """Return the advice whose ranks pictures mark, in words, or None if there is none."""
-    return report.derive(_write_marked_advice)
+    return report.derive(make_marked_entry)
 
 
-def keep_marked_entry(report: Report, entry: AdviceEntry | None) -> None:
-    """Let :func:`write_marked_advice` return an entry that was saved with the report."""
-    report.keep(_write_marked_advice, entry)
-
-
-def _write_marked_advice(report: Report) -> AdviceEntry | None:
+def make_marked_entry(report: Report) -> AdviceEntry | None:
+    """Put the advice whose ranks pictures mark into words; see :func:`write_marked_advice`."""
     marked = advise(report).marked
     return None if marked is None else write_advice(report, marked)
 

@@ -11,6 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.render.formats.latex import render as render_latex
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.report.report import Report
 from bubbleviz.report.restored import restore
@@ -50,6 +51,17 @@ def test_a_saved_report_gives_the_same_picture(
     restored = restore("report.json", summarize(report))
 
     assert picture(restored, VIEWS[view]) == picture(report, VIEWS[view])
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v", "slow rank"])
+def test_a_saved_report_gives_the_same_latex(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    report = measure(name, tmp_path_factory.getbasetemp())
+
+    restored = restore("report.json", summarize(report))
+
+    assert render_latex(restored, View()) == render_latex(report, View())
 
 
 def test_marks_and_restrictions_are_restored(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -110,7 +122,10 @@ def test_names_in_a_saved_report_are_replaced(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("-o", "x.csv"), "x.csv: a saved report can only be drawn (.svg, .pdf, .png or .html)"),
+        (
+            ("-o", "x.csv"),
+            "x.csv: a saved report can only be drawn (.svg, ",
+        ),
         (("-o", "x.svg", "--skip", "1"), "--skip: only applies to profiles"),
         (("-o", "x.svg", "--stages", "9"), "--stages 9: there is no stage 9"),
     ],

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 #: Formats that can be written from a saved report.
-_SAVED_FORMATS = frozenset({"svg", "pdf", "png", "html"})
+_SAVED_FORMATS = frozenset({"svg", "pdf", "png", "html", "latex"})
 #: Formats whose options are listed in ``--help``, in addition to ``-o FILE``.
 _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
@@ -186,7 +186,7 @@ def _check_saved_options(values: Mapping[str, object]) -> None:
 
 
 def _draw_saved(path: str, outputs: Outputs, picture: PictureOptions) -> None:
-    """Draw the run in a saved report, or write its interactive page.
+    """Draw the run in a saved report, or write its interactive page or its LaTeX table.
 
     Args:
         path: Path of the saved report.
@@ -194,14 +194,15 @@ def _draw_saved(path: str, outputs: Outputs, picture: PictureOptions) -> None:
         picture: Picture options.
 
     Raises:
-        UsageError: An output is neither a picture nor a page, or the report has no timeline.
+        UsageError: An output is neither a picture, a page nor a LaTeX table, or the report has no
+            timeline.
         InputError: The report cannot be read.
     """
     others = [file for file, name in outputs.formats.items() if name not in _SAVED_FORMATS]
     if others:
         raise UsageError(
-            f"-o {others[0]}: a saved report can only be drawn (.svg, .pdf, .png or .html); pass "
-            "the profiles to write other formats"
+            f"-o {others[0]}: a saved report can only be drawn (.svg, .pdf, .png, .html or .tex); "
+            "pass the profiles to write other formats"
         )
     outputs.check([path])
     picture.check(outputs.formats.values())

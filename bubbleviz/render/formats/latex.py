@@ -60,7 +60,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     if len(report.profiles) > _MAX_PROFILES:
         yield f"% and {format_count(len(report.profiles) - _MAX_PROFILES, 'more profile')}"
     yield "% Methods, ready to paste:"
-    yield f"%   {escape_latex(write_methods(report))}"
+    yield f"%   {escape_latex(report.derive(write_methods))}"
     if select(report, view) is not None:
         yield from list_figure_comments(
             view, "bubbles.pdf", lambda drawn: draw_picture(report, drawn)
