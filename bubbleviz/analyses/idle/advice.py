@@ -158,8 +158,14 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
 def describe_device_recording(measurement: IdleMeasurement) -> str:
     """Return how to record devices, for profiles that contain only hosts.
 
-    If XLA recorded all profiles, the advice is to run the program on an accelerator.
+    If a file is damaged, the advice is to copy it again. If XLA recorded all profiles, the advice
+    is to run the program on an accelerator.
     """
+    if any(entry.kind == LimitationKind.FILE_DAMAGED for entry in measurement.restrictions):
+        return (
+            "a file is cut short or damaged, so GPU work, which is written last, may be missing "
+            "(copy the file again)"
+        )
     if _is_of_xla(measurement):
         return (
             "XLA ran on CPUs, so run the program on its accelerator (jax.devices() lists the "
