@@ -437,6 +437,8 @@ def _explain_missing_names(
             f"draft a convention with bubbleviz inspect {paths} -o mine.toml, then run "
             f"bubbleviz analyze {paths} {_WITH_DRAFT}"
         )
+        if suggest_other_commands(get_work(file), path):
+            remedy = f"if there is no pipeline, run bubbleviz idle instead; otherwise, {remedy}"
         has_next_step = True
     else:
         commands = _suggest_commands(file, path)

@@ -93,6 +93,19 @@ def idle(
         lambda shown: show(
             sections(shown, rows) if everything else first_screen(shown, top, find_text_display())
         ),
-        # Without a device, the only sentence contains the limitation.
-        warnings=[note.sentence for note in report.limitations if report.devices],
+        warnings=_list_warnings(report),
     )
+
+
+def _list_warnings(report: IdleMeasurement) -> list[str]:
+    """Return the limitations to print as warnings.
+
+    For a run of XLA on CPUs, the first screen says that there is no device. Only limitations of the
+    file, such as damage, are then printed.
+    """
+    from bubbleviz.model.limitations import LimitationKind
+
+    kinds = {note.kind for note in report.limitations}
+    is_on_cpus = not report.devices and LimitationKind.WITHOUT_DEVICE in kinds
+    implied = (LimitationKind.OTHER, LimitationKind.WITHOUT_DEVICE) if is_on_cpus else ()
+    return [note.sentence for note in report.limitations if note.kind not in implied]
