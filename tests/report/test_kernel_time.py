@@ -24,7 +24,7 @@ from bubbleviz.report.methods import write_methods
 from bubbleviz.report.ratio_summary import describe_kernel_time
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
-from bubbleviz.report.sentences import describe_first_steps
+from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
@@ -183,8 +183,9 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
 
     assert report.kernel_time.sentence is None
     # The launches of the rank did not move with its kernels, so its operations start late, too.
-    assert {entry.place for entry in report.advice} == {"launches", "launch-gaps-of-few"}
-    gaps = next(entry for entry in report.advice if entry.place == "launch-gaps-of-few")
+    entries = write_all_advice(report)
+    assert {entry.place for entry in entries} == {"launches", "launch-gaps-of-few"}
+    gaps = next(entry for entry in entries if entry.place == "launch-gaps-of-few")
     assert gaps.action.startswith(
         f"Launch fewer, larger kernels inside operations of {report.ranks[2].label}"
     )
