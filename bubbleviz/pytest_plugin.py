@@ -85,9 +85,9 @@ def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
         pytest.fail(f"bubbleviz: {error}", pytrace=False)
     lines = "\n".join(check.line for check in checks)
     item.user_properties.extend((f"bubbleviz {check.name}", check.value) for check in checks)
-    item.add_report_section("call", "bubbleviz", lines)
     if not all(check.passed for check in checks):
         pytest.fail(lines, pytrace=False)
+    item.add_report_section("call", "bubbleviz", lines)
 
 
 def _check_marks(marks: list[pytest.Mark], folder: str, root: Path) -> list[Check]:
