@@ -278,19 +278,24 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str]) -> None:
-    """Draw the legend: each color with its name and its fraction of the time that is drawn.
+    """Draw the legend: each color with its name and its fraction of the devices' time.
 
-    Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
+    Devices with a single kernel or copy are not part of the fractions, as in the title, unless
+    there are no other devices. Names with less than ``_MIN_LEGEND_SHARE`` of the time that is drawn
+    are left out.
     """
     names = list(colors)
-    totals_ns = np.zeros(len(names), np.int64)
-    for rank in measurement.shown_ranks:
-        totals_ns += rank.sum_slices(names).sum(axis=1)
-    all_ns = int(totals_ns.sum())
+    ranks = measurement.shown_ranks
+    totals_ns = np.array([rank.sum_slices(names).sum(axis=1) for rank in ranks], np.int64)
+    is_measured = np.array([rank.is_measured for rank in ranks], bool)
+    drawn_ns = totals_ns.sum(axis=0)
+    counted_ns = totals_ns[is_measured].sum(axis=0) if is_measured.any() else drawn_ns
+    drawn_shares = drawn_ns / max(int(drawn_ns.sum()), 1)
+    fractions = counted_ns / max(int(counted_ns.sum()), 1)
     x, line = page.left, 18.0
-    for (name, color), total_ns in zip(colors.items(), totals_ns.tolist(), strict=True):
-        fraction = total_ns / all_ns if all_ns else 0.0
-        if fraction < _MIN_LEGEND_SHARE:
+    entries = zip(colors.items(), drawn_shares.tolist(), fractions.tolist(), strict=True)
+    for (name, color), drawn_share, fraction in entries:
+        if drawn_share < _MIN_LEGEND_SHARE:
             continue
         text = f"{to_one_line(_LEGEND_NAMES.get(name, name), 44)}  {percent(fraction)}"
         width = text_width(text, 10.5) + 30
