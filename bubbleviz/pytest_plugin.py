@@ -6,6 +6,7 @@ bubbleviz are imported only if a test has one of the marks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,13 @@ _RUN = "bubbleviz_run"
 _INCREASE = "limit_bubble_increase"
 #: Option of ``bubbleviz gate`` that takes the same limits as a mark, keyed by the name of the mark.
 _OPTION_OF_MARK = {"limit_bubble": "--max-bubble", "limit_iteration_time": "--max-time"}
+#: What a test passes instead of each option of ``bubbleviz gate`` that a message may name.
+_NAMES_IN_TESTS = {option: mark for mark, option in _OPTION_OF_MARK.items()} | {
+    "--max-increase": _INCREASE,
+    "--baseline": _INCREASE,
+    "--allow-incomplete": "allow_incomplete=True",
+}
+_OPTIONS = re.compile("|".join(_NAMES_IN_TESTS))
 #: Description of each mark, as ``pytest --markers`` prints it.
 _MARKS = (
     "limit_bubble(*limits, allow_incomplete=False): fail the test if a bubble ratio of the run in "
@@ -79,11 +87,15 @@ def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
             "the test, and write the recording or the profiles of the run to this folder",
             pytrace=False,
         )
+    checks, problem = [], ""
     try:
         checks = _check_marks(marks, str(folder), item.config.rootpath)
     except BubblevizError as error:
-        pytest.fail(f"bubbleviz: {error}", pytrace=False)
-    lines = "\n".join(check.line for check in checks)
+        problem = f"bubbleviz: {_name_marks(str(error))}"
+    if problem:
+        # Within the except block, pytest would also print the message of the caught error.
+        pytest.fail(problem, pytrace=False)
+    lines = "\n".join(_name_marks(check.line) for check in checks)
     item.user_properties.extend((f"bubbleviz {check.name}", check.value) for check in checks)
     if not all(check.passed for check in checks):
         pytest.fail(lines, pytrace=False)
@@ -141,6 +153,11 @@ def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterato
         saved,
         allow_incomplete=bool(mark.kwargs.get("allow_incomplete", False)),
     )
+
+
+def _name_marks(message: str) -> str:
+    """Replace options of ``bubbleviz gate`` with the marks and arguments that a test uses."""
+    return _OPTIONS.sub(lambda option: _NAMES_IN_TESTS[option[0]], message)
 
 
 def _summarize(path: str) -> ReportSummary:

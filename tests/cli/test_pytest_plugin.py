@@ -57,7 +57,16 @@ def test_run(bubbleviz_run):
     [
         ('limit_bubble("20%")', ["FAILED: schedule 27.27 % is above 20 %*"]),
         ('limit_iteration_time("10ms")', ["FAILED: window of schedule 33.000 ms is above 10 ms*"]),
-        ('limit_bubble("30")', ["bubbleviz: --max-bubble '30': must have*did you mean 30%?"]),
+        ("limit_bubble(30)", ["bubbleviz: limit_bubble '30': must have*did you mean 30%?"]),
+        (
+            'limit_iteration_time("x")',
+            ["bubbleviz: limit_iteration_time 'x': must have the form *"],
+        ),
+        ('limit_bubble("9%", "8%")', ["bubbleviz: limit_bubble: '' has two limits*"]),
+        (
+            f'limit_bubble_increase({str(FIXTURES / "1f1b")!r}, "5")',
+            ["bubbleviz: limit_bubble_increase '5': must be percentage points*"],
+        ),
         ("limit_bubble()", ["bubbleviz: the mark limit_bubble needs at least one limit*"]),
         (
             "limit_bubble_increase()",
@@ -79,6 +88,7 @@ def test_run(bubbleviz_run):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(lines)
+    result.stdout.no_fnmatch_line("*another exception occurred*")
 
 
 def test_a_mark_without_a_run_says_what_to_do(pytester: pytest.Pytester) -> None:
