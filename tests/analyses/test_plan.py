@@ -13,6 +13,7 @@ import bubbleviz
 from bubbleviz.analyses.plan.documents import as_json, build_memory_plot
 from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
+    PlannedRun,
     extract_run,
     load_run,
     plan_run,
@@ -21,6 +22,7 @@ from bubbleviz.analyses.plan.planned_run import (
 from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
+from bubbleviz.render.document import Table
 from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
@@ -66,6 +68,19 @@ def test_a_schedule_has_the_same_length_in_plan_and_what_if() -> None:
     assert candidates["eager-1f1b"] != what_if["interleaved-1f1b"]
     text = render_plain_text(sections(planned))
     assert "eager-1f1b: interleaved-1f1b with 1 chunk" in " ".join(text.split())
+
+
+def test_the_order_that_ran_shares_its_row_with_an_equal_candidate() -> None:
+    def list_names(planned: PlannedRun) -> list[str]:
+        (table,) = [block for block in sections(planned) if isinstance(block, Table)]
+        return [row["order"] for row in table.rows]
+
+    gpipe = find_schedule("gpipe").plan(4, 8, 1)
+    same = list_names(plan_run(a_run()))
+    other = list_names(plan_run(a_run(gpipe)))
+    assert "1f1b (ran)" in same
+    assert "1f1b" not in same
+    assert {"1f1b (ran)", "1f1b"} <= {*other}
 
 
 def test_the_memory_of_the_run_is_the_limit() -> None:

@@ -56,7 +56,11 @@ def _compare_saving(saving: float) -> str:
 
 
 def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
-    """Yield the table rows: the order that the run used (if known), then all candidates."""
+    """Yield the table rows: the order that the run used (if known), then all candidates.
+
+    If a candidate has the name of the run's schedule and the same cells as the order that ran, they
+    share a row.
+    """
     executed, best = planned.executed, planned.best
     executed_ns = 0 if executed is None else best.length_ns(executed)
 
@@ -74,10 +78,23 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
             "": note,
         }
 
+    candidates = {
+        candidate.plan.name: make_row(
+            candidate.plan.name, candidate, _describe_rejection(planned, candidate)
+        )
+        for candidate in best.candidates
+    }
     if executed is not None:
-        yield make_row(f"{planned.run.schedule or 'its order'} (ran)", executed, "")
-    for candidate in planned.best.candidates:
-        yield make_row(candidate.plan.name, candidate, _describe_rejection(planned, candidate))
+        schedule = planned.run.schedule or "its order"
+        same_row = candidates.get(schedule)
+        note = "" if same_row is None else same_row[""]
+        executed_row = make_row(schedule, executed, note)
+        if executed_row == same_row:
+            del candidates[schedule]
+        else:
+            executed_row[""] = ""
+        yield executed_row | {"order": f"{schedule} (ran)"}
+    yield from candidates.values()
 
 
 def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:
