@@ -28,7 +28,13 @@ from bubbleviz.analyses.inspection import inspect as inspect_profile
 from bubbleviz.analyses.plan.documents import as_json
 from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
 from bubbleviz.count.ratios import list_ratios
-from bubbleviz.errors import BubblevizError, InputError, OutputError, UsageError
+from bubbleviz.errors import (
+    BubblevizError,
+    InputError,
+    OutputError,
+    UsageError,
+    describe_installation,
+)
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import to_one_line
@@ -104,8 +110,7 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
         from pydantic import ValidationError
     except ImportError as error:
         raise OutputError(
-            "the server needs version 2 of the package mcp; install it with: pip install "
-            "'bubbleviz[mcp]'"
+            f"the server needs version 2 of the package mcp; {describe_installation('mcp')}"
         ) from error
     roots = [Path(folder).resolve() for folder in folders]
     for folder, root in zip(folders, roots, strict=True):

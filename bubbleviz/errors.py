@@ -19,6 +19,17 @@ from __future__ import annotations
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
 
+def describe_installation(extra: str) -> str:
+    """Describe how to install an optional extra, as a clause that starts with "install".
+
+    The command installs from a clone of the repository, because no package index has bubbleviz.
+
+    Args:
+        extra: Name of the extra, as in ``pyproject.toml``.
+    """
+    return f"install it in your clone of bubbleviz with: pip install '.[{extra}]'"
+
+
 class BubblevizError(Exception):
     """Base class of all bubbleviz exceptions. The message can be shown to users.
 

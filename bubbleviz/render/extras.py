@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 
-from bubbleviz.errors import OutputError
+from bubbleviz.errors import OutputError, describe_installation
 
 #: Error messages for required optional packages that are not installed, keyed by package.
 _EXTRAS = {
-    "pyarrow": "Parquet output needs pyarrow; install it with: pip install 'bubbleviz[parquet]', "
+    "pyarrow": f"Parquet output needs pyarrow; {describe_installation('parquet')}, "
     "or write CSV instead: -o operations.csv",
-    "typst": "PDF and PNG pictures need Typst; install it with: pip install 'bubbleviz[paper]', "
+    "typst": f"PDF and PNG pictures need Typst; {describe_installation('paper')}, "
     "or write an SVG instead: -o bubbles.svg",
-    "vl_convert": "the interactive report needs Vega-Lite; install it with: "
-    "pip install 'bubbleviz[html]', or write a picture instead: -o bubbles.svg",
+    "vl_convert": f"the interactive report needs Vega-Lite; {describe_installation('html')}, "
+    "or write a picture instead: -o bubbles.svg",
 }
 
 

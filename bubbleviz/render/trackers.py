@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.errors import OutputError, UsageError, describe_installation
 from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.report import Report
 
@@ -97,7 +97,7 @@ def open_scalar_writer(directory: str) -> Iterator[Write]:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
         raise OutputError(
-            "TensorBoard is not installed; install it with: pip install 'bubbleviz[tensorboard]'"
+            f"TensorBoard is not installed; {describe_installation('tensorboard')}"
         ) from error
     try:
         writer = EventFileWriter(directory, filename_suffix=".bubbleviz")

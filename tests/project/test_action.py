@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from bubbleviz.errors import describe_installation
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.places import CHECKOUT, FIXTURES
 
 ACTION = CHECKOUT / ".github" / "actions" / "bubbleviz"
+#: Matches the installation of an extra, in a page or in the code of a message.
+_EXTRA = re.compile(r"""pip install '\.\[(\w+)\]'|describe_installation\(["'](\w+)["']\)""")
 
 
 @dataclass
@@ -133,13 +137,24 @@ def test_every_input_reaches_the_entrypoint() -> None:
 
 
 def test_every_documented_installation_uses_this_repository() -> None:
-    """No page and no template installs from a package index, where the package may be missing."""
+    """No page, message or template installs from a package index, which may lack the package."""
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    package = CHECKOUT / "bubbleviz"
+    documents = [CHECKOUT / "README.md", *(CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md")]
+    for path in (*documents, *package.rglob("*.md"), *package.rglob("*.py")):
+        text = path.read_text()
+        assert "pip install bubbleviz" not in text, path
+        assert "bubbleviz[" not in text, path
+        for extra in map("".join, _EXTRA.findall(text)):
+            assert re.search(rf"^{extra} = \[", project, re.MULTILINE), (path, extra)
+    assert describe_installation("html").endswith(
+        "in your clone of bubbleviz with: pip install '.[html]'"
+    )
     pages = ("README.md", "scripts/pages/docs/index.md")
     for page in pages:
         text = (CHECKOUT / page).read_text()
         assert "git clone https://github.com/bubbleviz/bubbleviz" in text
         assert "pip install '.[all]'" in text
-        assert "pip install bubbleviz" not in text
     # Three folders above the action is the root of the repository.
     assert '"${BUBBLEVIZ_PACKAGE:-$ACTION/../../..}"' in (ACTION / "action.yml").read_text()
     assert (ACTION / "../../.." / "pyproject.toml").is_file()

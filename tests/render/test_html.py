@@ -158,7 +158,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     file = tmp_path / "r.html"
 
-    with pytest.raises(OutputError, match=r"pip install 'bubbleviz\[html\]'"):
+    with pytest.raises(OutputError, match=r"pip install '\.\[html\]'"):
         check_installed("vl_convert")
     assert main(["analyze", str(ONE), "--html", str(file)]) == 1
     assert not file.exists()

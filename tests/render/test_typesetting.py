@@ -130,5 +130,5 @@ def test_without_typst_the_next_step_is_printed_before_any_work(
 
     for command in (("analyze", "nowhere.sqlite"), (*SIMULATION, *TIMES)):
         message = cli.refused(*command, f"--{kind}", str(file), code=1)
-        assert "install it with: pip install 'bubbleviz[paper]'" in message
+        assert "install it in your clone of bubbleviz with: pip install '.[paper]'" in message
     assert not file.exists()

@@ -209,7 +209,7 @@ def test_a_missing_package_is_named_with_the_extra(
 
     message = cli.refused("analyze", str(directory), code=1)
     assert f"requires {package}, which is not installed" in message
-    assert f"pip install 'bubbleviz[parquet]', or {otherwise}" in message
+    assert f"pip install '.[parquet]', or {otherwise}" in message
     assert message.count("\n") == 1
 
 

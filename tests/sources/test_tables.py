@@ -533,7 +533,10 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
     path = write_columns(tmp_path, ONE)["parquet"]
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
 
-    with pytest.raises(ProfileError, match=r"install it with pip install 'bubbleviz\[parquet\]'"):
+    with pytest.raises(
+        ProfileError,
+        match=r"install it in your clone of bubbleviz with: pip install '\.\[parquet\]'",
+    ):
         bubbleviz.analyze(path)
 
 

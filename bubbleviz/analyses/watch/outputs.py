@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.analyses.watch.measurement import Observation
 from bubbleviz.analyses.watch.watched_iterations import WatchedIteration
-from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.errors import OutputError, UsageError, describe_installation
 from bubbleviz.render.trackers import open_scalar_writer
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Metrics:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
             raise OutputError(
-                "--listen needs prometheus-client; install it with pip install 'bubbleviz[watch]'"
+                f"--listen needs prometheus-client; {describe_installation('watch')}"
             ) from error
         self._sight: Observation | None = None
         self._run = run

@@ -1,6 +1,6 @@
 """A fleet of Dask workers that read profiles on the machines where the files are.
 
-``bubbleviz[dask]`` installs the requirements. No other module imports this one. The scheduler and
+The extra ``dask`` installs the requirements. No other module imports this one. The scheduler and
 all workers need the same version of bubbleviz. If a worker dies or is silent for longer than its
 ``worker-ttl``, Dask gives its tasks to another worker. This module detects three failures that Dask
 does not report: a scheduler that stops responding, files that no remaining worker can read, and
@@ -25,7 +25,13 @@ from pkgutil import resolve_name
 from typing import Any, TypeAlias, TypeVar
 
 from bubbleviz._version import __version__
-from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
+from bubbleviz.errors import (
+    BubblevizError,
+    InputError,
+    MismatchError,
+    ProfileError,
+    describe_installation,
+)
 from bubbleviz.interpret.fleet import run_pickled, run_recordings
 from bubbleviz.interpret.fleet.silence import SILENT_S, Patience
 from bubbleviz.interpret.record import ReadOptions, rename_path
@@ -84,8 +90,7 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
         from distributed.utils import LoopRunner, sync
     except ImportError as error:
         raise InputError(
-            "--dask needs Dask, which is not installed; install it with: pip install "
-            "'bubbleviz[dask]'"
+            f"--dask needs Dask, which is not installed; {describe_installation('dask')}"
         ) from error
     scheduler_address = _read_scheduler_address(address) if address.endswith(".json") else address
     # Arguments of several megabytes are fine, because only a few tasks are submitted at once.

@@ -2,7 +2,7 @@
 
 A PDF contains vector shapes and text, not pixels. Typst uses the fonts installed on this machine,
 or its bundled fonts if none are installed. Typst is imported when it is first used, because it is
-an optional dependency: ``pip install 'bubbleviz[paper]'``.
+an optional dependency (extra ``paper``).
 """
 
 from __future__ import annotations

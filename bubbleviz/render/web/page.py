@@ -2,7 +2,7 @@
 
 The source files of the page are in ``assets/``. Vega-Lite draws the charts. The package
 vl-convert-python contains Vega-Lite and is imported only when it is needed, because it is an
-optional dependency (``pip install 'bubbleviz[html]'``). The timeline is drawn by our own script:
+optional dependency (extra ``html``). The timeline is drawn by our own script:
 Vega would need one mark per operation, and a run can have more than a million operations.
 
 The page contains the numbers of the report as compressed JSON, and its timeline as compact columns;

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.errors import ProfileError
+from bubbleviz.errors import ProfileError, describe_installation
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import to_one_line
@@ -40,8 +40,8 @@ def check_installed(
         import_module(package)
     except ImportError as error:
         raise ProfileError(
-            f"{path}: reading {file_kind} requires {package}, which is not installed; install it "
-            f"with pip install 'bubbleviz[parquet]', or {otherwise}"
+            f"{path}: reading {file_kind} requires {package}, which is not installed; "
+            f"{describe_installation('parquet')}, or {otherwise}"
         ) from error
 
 
