@@ -259,7 +259,8 @@ def load(path: str | Path) -> LoadedReport | IdleSummary:
     Returns:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
         ``idle``. The summary's attributes have the same names as the JSON keys. A ``RunSummary``
-        has the method ``plot`` of the report that was saved.
+        also has ``plot``, ``ratios``, ``causes``, ``stages`` and ``what_if()`` of the report that
+        was saved.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.

@@ -18,6 +18,7 @@ from typing import Any
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.arguments import refuse_wrong_types
 from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
@@ -257,7 +258,7 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
 
         ``report.ratios["stage"].mean`` is the mean of the ratio ``stage``.
         """
-        return PrintedRecords(list_ratio_means(self), RATIO_KINDS, [make_ratio_table(self)])
+        return print_ratios(self)
 
     @property
     def causes(self) -> PrintedRecords[BubblePart]:
@@ -266,7 +267,7 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
         The largest cause is first. The shares add up to the bubble ratio.
         ``report.causes["drain"].share`` is the share of the cause ``drain``.
         """
-        return PrintedRecords(compute_bubble_parts(self), _CAUSE_KINDS, [make_cause_table(self)])
+        return print_causes(self)
 
     @property
     def advice(self) -> tuple[AdviceEntry, ...]:
@@ -307,8 +308,7 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
         first call, which takes seconds for large runs.
         """
         simulated = self.other_schedules or self.derive(simulate_other_schedules)
-        blocks = list_schedules(replace(self, other_schedules=simulated))
-        return PrintedRecords(simulated.rows, _CHOICE_KINDS, blocks, key="schedule")
+        return print_schedules(self, simulated)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document (``bubbleviz.report/2``) as dictionaries, lists and values."""
@@ -372,6 +372,27 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
         return draw_bounded_picture(self)[0]
+
+
+def print_ratios(report: measured.Report) -> PrintedRecords[RatioMean]:
+    """Return one record per bubble ratio, printed as a table."""
+    return PrintedRecords(list_ratio_means(report), RATIO_KINDS, [make_ratio_table(report)])
+
+
+def print_causes(report: measured.Report) -> PrintedRecords[BubblePart]:
+    """Return one record per cause of the bubble, printed as a table."""
+    return PrintedRecords(compute_bubble_parts(report), _CAUSE_KINDS, [make_cause_table(report)])
+
+
+def print_schedules(report: measured.Report, simulated: WhatIf) -> PrintedRecords[Choice]:
+    """Return one record per simulated schedule, printed as a table.
+
+    Args:
+        report: The report of the run.
+        simulated: The schedules, simulated with the times of the run.
+    """
+    blocks = list_schedules(replace(report, other_schedules=simulated))
+    return PrintedRecords(simulated.rows, _CHOICE_KINDS, blocks, key="schedule")
 
 
 def _check_sequence(name: str, value: object) -> None:

@@ -66,7 +66,7 @@ def list_ratio_means(report: Report) -> tuple[RatioMean, ...]:
 def _make_ratio_mean(report: Report, definition: RatioDefinition) -> RatioMean:
     name, summary = definition.name, report.summary
     ratio = summary.bubble_ratio[name]
-    interval_low, interval_high = summary.bubble_interval[name] or (None, None)
+    interval_low, interval_high = summary.bubble_interval.get(name) or (None, None)
     return RatioMean(
         name=name,
         mean=ratio.mean,

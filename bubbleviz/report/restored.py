@@ -1,4 +1,4 @@
-"""Restores a report from a saved report, so that pictures of it can be drawn.
+"""Restores a report from a saved report, so that pictures and tables of it can be made.
 
 A restored report contains what pictures show: ranks, iterations, operations, idle time with its
 causes, the critical path, and the advice that marks ranks. It is not a complete measurement.
@@ -35,6 +35,7 @@ from bubbleviz.explain.path import CriticalPath
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import sort_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -50,6 +51,9 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.sentences import make_marked_entry
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, read_timeline
+from bubbleviz.schedules.choices import Choice, choose_chunks
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
 
 DerivedT = TypeVar("DerivedT")
 
@@ -128,6 +132,21 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
         InputError: The timeline is damaged, or a number refers to a missing rank or iteration.
     """
     check_timeline(path, run)
+    return restore_numbers(path, run)
+
+
+def restore_numbers(path: str, run: saved.RunSummary) -> RestoredReport:
+    """Restore a report for tables of ratios, causes and stages.
+
+    If the saved report has no timeline, the restored report has no operations.
+
+    Args:
+        path: Path of the saved report, used in messages.
+        run: The saved report.
+
+    Raises:
+        InputError: The timeline is damaged, or a number refers to a missing rank or iteration.
+    """
     timeline = read_timeline(path, run)
     if not _is_consistent(run):
         raise InputError(
@@ -164,6 +183,63 @@ def restore(path: str, run: saved.RunSummary) -> RestoredReport:
             numbers.work_ns,
         ),
         saved_texts=_restore_texts(run),
+    )
+
+
+def restore_what_if(entry: saved.WhatIfEntry) -> WhatIf:
+    """Restore the schedules that were simulated when a report was saved.
+
+    Returns:
+        The times of the run and one row per schedule, without the simulations themselves.
+    """
+    measured = None if entry.times is None else _restore_times(entry.times)
+    return WhatIf(
+        measured=measured,
+        rows=()
+        if measured is None
+        else tuple(_restore_choice(row, measured) for row in entry.rows),
+        same_schedule=None,
+        reason=entry.reason,
+        window=entry.window,
+        limit_bytes=entry.limit_bytes,
+        reordered=entry.reordered,
+    )
+
+
+def _restore_times(entry: saved.SimulatedTimes) -> MeasuredTimes:
+    times = StageTimes(
+        entry.times.forward_ms,
+        entry.times.backward_ms,
+        entry.times.weight_ms,
+        entry.times.transfer_ms,
+        lengths=entry.times.lengths,
+    )
+    return MeasuredTimes(entry.stages, entry.microbatches, entry.chunks, times, entry.split)
+
+
+def _restore_choice(entry: saved.ChoiceEntry, measured: MeasuredTimes) -> Choice:
+    """Return a simulated schedule.
+
+    Args:
+        entry: The schedule as saved.
+        measured: Sizes of the run that was simulated.
+    """
+    rule = next((rule for rule in schedules() if rule.name == entry.name), None)
+    return Choice(
+        schedule=entry.name,
+        stages=measured.stages,
+        microbatches=measured.microbatches,
+        chunks=measured.chunks if rule is None else choose_chunks(rule, measured),
+        makespan_ns=None if entry.makespan_ms is None else entry.makespan_ms * 1e6,
+        cost_ns=None if entry.cost_ms is None else entry.cost_ms * 1e6,
+        bubble_ratio=entry.bubble_ratio,
+        peak_activations=entry.peak_activations,
+        peaks=entry.peaks,
+        replicas=entry.replicas,
+        speedup=entry.speedup,
+        fits=entry.fits,
+        peak_bytes=entry.peak_bytes,
+        reason=entry.reason,
     )
 
 

@@ -151,12 +151,17 @@ def compare_schedules(
     return sorted(compared, key=make_sort_key)
 
 
+def choose_chunks(rule: Schedule, measured: MeasuredTimes) -> int:
+    """Return the number of chunks per device with which a schedule is simulated.
+
+    If both the schedule and the run have several chunks per device, this is the run's number of
+    chunks. Otherwise, it is the schedule's default number of chunks.
+    """
+    return measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
+
+
 def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
     """Simulate a schedule with measured times.
-
-    If both the schedule and the run have several chunks per device, the schedule is simulated with
-    the run's number of chunks. Otherwise, the schedule is simulated with its default number of
-    chunks.
 
     Args:
         rule: The schedule.
@@ -167,7 +172,7 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     Raises:
         BubblevizError: The schedule has too many operations, or does not allow these sizes.
     """
-    chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
+    chunks = choose_chunks(rule, measured)
     stages, microbatches = measured.stages, measured.microbatches
     if 3 * chunks * stages * microbatches > _MAX_OPERATIONS:
         raise UsageError(

@@ -15,6 +15,7 @@ from subprocess import run
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas
 import polars
@@ -441,7 +442,10 @@ def test_metrics_go_to_trackers_under_the_names_that_watch_uses(
         report.log(5)
 
 
-def test_a_loaded_report_is_plotted_like_the_measured_one(tmp_path: Path) -> None:
+def test_a_loaded_report_is_plotted_like_the_measured_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     report = example()
     report.save(tmp_path / "report.json")
     loaded = bubbleviz.load(tmp_path / "report.json")
@@ -456,9 +460,41 @@ def test_a_loaded_report_is_plotted_like_the_measured_one(tmp_path: Path) -> Non
     for guess, instead in LoadedReport._hints.items():
         with pytest.raises(AttributeError, match=f"'{guess}'; use {re.escape(instead)}$"):
             getattr(loaded, guess)
-        eval(instead, {"report": loaded})
+        eval(instead, {"report": loaded, "bubbleviz": bubbleviz})
     compared = bubbleviz.compare([loaded, report])
     assert compared.plot().svg == bubbleviz.compare(report, report).plot().svg
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_a_loaded_report_has_the_tables_of_the_measured_one(name: str, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / name, what_if=True)
+    report.save(tmp_path / "report.json")
+    loaded = bubbleviz.load(tmp_path / "report.json")
+    assert isinstance(loaded, LoadedReport)
+    large = msgspec.structs.replace(loaded, timeline=None)
+
+    for read in (loaded, large):
+        assert list(read.ratios) == list(report.ratios)
+        assert repr(read.ratios) == repr(report.ratios)
+        assert list(read.causes) == list(report.causes)
+        assert repr(read.causes) == repr(report.causes)
+        assert repr(read.what_if()) == repr(report.what_if())
+        pandas.testing.assert_frame_equal(
+            read.what_if().to_pandas(), report.what_if().to_pandas(), rtol=1e-12
+        )
+        pandas.testing.assert_frame_equal(read.stages.to_pandas(), report.stages.to_pandas())
+    assert loaded.to_dict()["what_if"] == report.to_dict()["what_if"]
+
+
+def test_a_loaded_report_without_simulated_schedules_says_how_to_get_them(tmp_path: Path) -> None:
+    example().save(tmp_path / "report.json")
+    loaded = bubbleviz.load(tmp_path / "report.json")
+    assert isinstance(loaded, LoadedReport)
+
+    with pytest.raises(
+        bubbleviz.BubblevizError, match=r"analyze\(report\.paths, what_if=True\), or"
+    ):
+        loaded.what_if()
 
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
