@@ -137,8 +137,9 @@ def describe_display() -> Display:
     if not terminal:
         columns = _read_size("COLUMNS") or PIPED
         lines = _read_size("LINES") or _PIPED_LINES
+    has_height = terminal or _read_size("LINES") is not None
     unicode = not dumb and _has_drawing_characters()
-    return Display(max(columns, _MIN_COLUMNS), color, unicode, lines)
+    return Display(max(columns, _MIN_COLUMNS), color, unicode, lines, has_height)
 
 
 def _read_size(variable: str) -> int | None:

@@ -51,12 +51,12 @@ TERMINAL = {
 }
 
 #: Colors of device activities, and of host activities while the device is idle, keyed by name.
-#: Device work has pale colors, and avoidable idle time has strong colors. Unlisted activities use
-#: the colors in ``MORE_ACTIVITIES`` in turn.
+#: The colors of device work differ in luminance, and avoidable idle time has strong colors.
+#: Unlisted activities use the colors in ``MORE_ACTIVITIES`` in turn.
 ACTIVITIES = {
-    "compute": "#c6d6f5",
+    "compute": "#93aee8",
     "communication": "#f3c99b",
-    "copies": "#bfe3df",
+    "copies": "#4f968f",
     "data loading": "#d62f2f",
     "tracing and compiling": "#7b4fb3",
     "waiting": "#e6b800",

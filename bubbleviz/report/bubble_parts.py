@@ -219,13 +219,46 @@ def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
     The rounded percentages add up to the rounded sum (largest remainder method).
     """
     scale = 100 * 10**digits
+    return _format_units(_round_units(shares, round(sum(shares) * scale), scale), digits)
+
+
+def divide_whole(parts: Sequence[float], rest: float, digits: int = 2) -> list[str]:
+    """Format shares that add up to 1 as percentages that add up to exactly 100.
+
+    The last share is rounded on its own, so it equals the same share elsewhere. The other
+    percentages add up to the remainder (largest remainder method).
+
+    Args:
+        parts: All shares but the last one, as fractions of 1.
+        rest: The last share.
+        digits: Number of decimals.
+    """
+    scale = 100 * 10**digits
+    rest_text = f"{100 * rest:.{digits}f}"
+    total = scale - round(float(rest_text) * 10**digits)
+    return [*_format_units(_round_units(parts, total, scale), digits), rest_text]
+
+
+def _round_units(shares: Sequence[float], total: int, scale: int) -> list[int]:
+    """Convert shares to integer units that add up to a total (largest remainder method).
+
+    Args:
+        shares: Shares, as fractions of 1.
+        total: Sum of the units. If it is smaller than the sum of the rounded-down units, the
+            rounded-down units are returned.
+        scale: Number of units in a share of 1.
+    """
     units = [int(share * scale) for share in shares]
-    missing_units = round(sum(shares) * scale) - sum(units)
+    missing_units = total - sum(units)
     remainders = [share * scale - down for share, down in zip(shares, units, strict=True)]
     for index in sorted(range(len(remainders)), key=lambda index: (-remainders[index], index))[
         : max(missing_units, 0)
     ]:
         units[index] += 1
+    return units
+
+
+def _format_units(units: Sequence[int], digits: int) -> list[str]:
     return [f"{number / 10**digits:.{digits}f}" for number in units]
 
 

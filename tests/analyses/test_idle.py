@@ -442,6 +442,31 @@ def test_the_first_screen_lists_as_many_kernels_as_fit(
     assert not lines or len(printed.splitlines()) < int(lines)
 
 
+def test_a_pipe_of_known_width_lists_ten_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("LINES", raising=False)
+
+    printed = cli.printed("idle", str(plant_kernels(tmp_path, 30)))
+
+    assert "Longest kernels (10 of 30; -v)" in printed
+
+
+def test_files_define_the_columns_of_devices(tmp_path: Path, cli: CommandLine) -> None:
+    run = write_profile(
+        tmp_path,
+        [k(0, 100, 1), k(50, 200, 2, NCCL, stream=8), k(299, 300, 3)],
+        [c(0, 5, 1), c(5, 10, 2), c(10, 15, 3)],
+    )
+    for suffix in ("md", "html"):
+        cli.printed("idle", str(run), "-o", str(tmp_path / f"idle.{suffix}"))
+        text = (tmp_path / f"idle.{suffix}").read_text()
+        for term in ("duty cycle: busy / span", "queued: kernels and copies", "empty: share of"):
+            assert term in text, (suffix, term)
+    assert "also contains communication that compute hides" in text
+
+
 def test_full_kernel_names_are_listed(tmp_path: Path, cli: CommandLine) -> None:
     printed = cli.printed("idle", "-v", str(plant_kernels(tmp_path, 3)))
 
@@ -596,8 +621,8 @@ def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
 
     root = ElementTree.fromstring(picture)
     words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    words = [text.replace("\u00a0", " ") for text in words]
-    assert words[0] == "1 device, idle for 25.0 % of the time"
+    words = [text.replace(" ", " ") for text in words]
+    assert words[0] == "1 device, idle for 25.00 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(words)
     assert picture == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
     (rank,) = report.ranks

@@ -64,6 +64,14 @@ def convert_for_vision(color: str, vision: str) -> Matrix:
     return convert_to_lab(np.array(VISIONS[vision]) @ linear(color))
 
 
+def test_kinds_of_device_work_differ_in_grayscale() -> None:
+    luminances = sorted(palette.measure_luminance(palette.ACTIVITIES[kind]) for kind in BUSY)
+    # The background of a lane is the next lighter color.
+    luminances.append(palette.measure_luminance(palette.LIGHT.band))
+    for dark, light in pairwise(luminances):
+        assert (light + 0.05) / (dark + 0.05) >= 1.25
+
+
 @pytest.mark.parametrize("vision", list(VISIONS))
 def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(vision: str) -> None:
     work = [

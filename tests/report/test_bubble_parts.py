@@ -21,6 +21,7 @@ from bubbleviz.report.bubble_parts import (
     compute_bubble_parts,
     compute_flops_use,
     compute_step_parts,
+    divide_whole,
     list_parts,
     round_shares,
 )
@@ -171,3 +172,12 @@ def test_communication_inside_operations_is_no_launch_gap(
     assert (
         "A table of operations does not distinguish launch gaps from communication" in advice.text
     )
+
+
+def test_the_last_part_of_a_whole_is_rounded_on_its_own() -> None:
+    # The largest remainder method would round the last part up to 93.97.
+    parts = [0.00092, 0.0, 0.059436]
+
+    assert round_shares([*parts, 1 - sum(parts)]) == ["0.09", "0.00", "5.94", "93.97"]
+    assert divide_whole(parts, 1 - sum(parts)) == ["0.09", "0.00", "5.95", "93.96"]
+    assert divide_whole([], 1.0) == ["100.00"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, ActivityIdle, IdleMeasurement
@@ -11,7 +10,7 @@ from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
-from bubbleviz.report.bubble_parts import round_shares
+from bubbleviz.report.bubble_parts import divide_whole
 
 #: Kinds of limitations that can be removed only by a new recording or export. Until the profile is
 #: recorded or exported again, the causes of idle time are unknown.
@@ -64,9 +63,7 @@ _COPY_LESS = "copy less data, or copy from pinned memory on a separate stream"
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
-def make_title(
-    measurement: IdleMeasurement, format_share: Callable[[float | None], str] = format_percent
-) -> str:
+def make_title(measurement: IdleMeasurement) -> str:
     """Return a one-line summary: the number of devices and the fraction of time they were idle.
 
     The summary also contains:
@@ -77,7 +74,6 @@ def make_title(
 
     Args:
         measurement: The measured idle time.
-        format_share: Function that formats a fraction as a percentage.
     """
     # An XLA trace of a CPU has several rows per host, so hosts are counted by name.
     hosts = len({rank.host for rank in measurement.ranks if rank.is_host})
@@ -88,10 +84,10 @@ def make_title(
     devices = format_count(len(measurement.devices), "device")
     if measurement.span_ns:
         devices += (
-            f", idle for {format_share(measurement.idle_ns / measurement.span_ns)} of the time"
+            f", idle for {format_percent(measurement.idle_ns / measurement.span_ns)} of the time"
         )
         if unknown_ns := measurement.unknown_ns:
-            devices += f" ({format_share(unknown_ns / measurement.span_ns)} unknown)"
+            devices += f" ({format_percent(unknown_ns / measurement.span_ns)} unknown)"
     else:
         devices += " with a single kernel or copy, so idle time cannot be measured"
     marks = "".join(f", {restriction.text}" for restriction in measurement.restrictions)
@@ -100,6 +96,8 @@ def make_title(
 
 def describe_division(measurement: IdleMeasurement) -> str:
     """Return a line that divides the devices' time into parts, which add up to exactly 100 %.
+
+    The idle share is rounded as in the title.
 
     Args:
         measurement: The measured idle time, with a span that is not 0.
@@ -111,7 +109,8 @@ def describe_division(measurement: IdleMeasurement) -> str:
         "idle": "idle_ns",
     }
     span_ns = measurement.span_ns
-    shares = round_shares([measurement.summed(name) / span_ns for name in parts.values()])
+    *busy_shares, idle_share = (measurement.summed(name) / span_ns for name in parts.values())
+    shares = divide_whole(busy_shares, idle_share)
     terms = (f"{part} {share}" for part, share in zip(parts, shares, strict=True))
     return f"{' + '.join(terms)} = 100 %"
 

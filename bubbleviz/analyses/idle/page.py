@@ -17,7 +17,7 @@ import numpy as np
 from bubbleviz.analyses.idle import outputs, picture
 from bubbleviz.analyses.idle.advice import advice, describe_division, make_title
 from bubbleviz.analyses.idle.report import BUSY, IdleMeasurement, RankIdle, StepIdle
-from bubbleviz.analyses.idle.text import list_all, list_summary, list_tables
+from bubbleviz.analyses.idle.text import TERMS, list_all, list_summary, list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_positions
 from bubbleviz.model.texts import to_one_line
@@ -33,6 +33,11 @@ from bubbleviz.render.web.shards import compress, encode_tables
 
 #: Number of rows per device in the timeline: one per kind of work, and one for idle time.
 _N_LANES = len(BUSY) + 1
+#: Reason why the lanes' shares exceed the exposed shares in the division.
+_HIDDEN_WORK = (
+    "The timeline's lane of communication also contains communication that compute hides, so its "
+    "share exceeds the share of exposed communication."
+)
 
 
 def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str | bytes:
@@ -66,6 +71,8 @@ def render(measurement: IdleMeasurement) -> str:
     the timeline data.
     """
     division = [describe_division(measurement)] if measurement.span_ns else []
+    if any(rank.overlap for rank in measurement.devices):
+        division.append(_HIDDEN_WORK)
     title, *sentences = (
         escape(to_one_line(text, 600))
         for text in (make_title(measurement), *division, *advice(measurement))
@@ -75,6 +82,9 @@ def render(measurement: IdleMeasurement) -> str:
         for name, table in list_tables(measurement).items()
         if table.rows
     }
+    if "Devices" in parts:
+        heading, table = parts["Devices"]
+        parts["Devices"] = heading, table + render_html([blocks.make_bullets(TERMS)])
     parts["Shares"] = "Shares of time", picture.draw_idle(measurement)
     if limits := [limitation.sentence for limitation in measurement.limitations]:
         parts["Limitations"] = "Limitations", render_html([blocks.make_bullets(limits)])

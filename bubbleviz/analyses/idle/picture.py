@@ -58,7 +58,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     """
     page = Page("bvg-")
     count = len(measurement.shown_ranks)
-    page.title = make_title(measurement, percent)
+    page.title = make_title(measurement)
     page.description = "Four lanes per device; each slice shows how its time was used."
     page.heading(page.title)
     page.y += 4

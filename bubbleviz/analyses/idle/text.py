@@ -33,7 +33,7 @@ from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.text.terminal import Display, render_lines
-from bubbleviz.report.bubble_parts import round_shares
+from bubbleviz.report.bubble_parts import divide_whole
 from bubbleviz.report.idle_summary import GapExample
 
 
@@ -80,6 +80,16 @@ _MAX_FULL_NAME, _ADVICE = 600, 2
 _MIN_PROVED = 0.1
 
 
+#: Definitions of the columns in the device table, one per line.
+TERMS = (
+    f"busy: {DEFINITIONS['busy']}. duty cycle: busy / span.",
+    f"span: {DEFINITIONS['span']}.",
+    "exposed: while no compute kernel runs. exposed copies: while no kernel runs.",
+    f"queued: {DEFINITIONS['queued']}.",
+    "empty: share of the span in which nothing is queued.",
+)
+
+
 def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield all blocks of the text report on idle time.
 
@@ -92,13 +102,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
     if measurement.devices:
-        yield blocks.Sentence(
-            f"busy: {DEFINITIONS['busy']}. duty cycle: busy / span.\n"
-            f"span: {DEFINITIONS['span']}.\n"
-            "exposed: while no compute kernel runs. exposed copies: while no kernel runs.\n"
-            f"queued: {DEFINITIONS['queued']}.\n"
-            "empty: share of the span in which nothing is queued."
-        )
+        yield blocks.Sentence("\n".join(TERMS))
         yield make_device_table(measurement, top)
         yield from _compare_devices(measurement, top)
     yield from _list_kernels(measurement, top)
@@ -125,6 +129,7 @@ def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
         yield blocks.Sentence(describe_division(measurement))
     if measurement.devices:
         yield make_device_table(measurement, _MANY_ROWS.devices)
+        yield blocks.make_bullets(TERMS)
     yield from (
         replace(table, rows=[row for row in table.rows if row])
         for table in (
@@ -154,7 +159,8 @@ def first_screen(
     Args:
         measurement: The measured idle time.
         top: Maximum number of rows per table, or None for as many rows as fit on the screen.
-        display: The terminal, or None for a file, which shows at least ten kernels.
+        display: The terminal, or None for a file. A file or a display of unknown height shows up
+            to ten kernels.
     """
     if not measurement.devices:
         yield blocks.Sentence(
@@ -164,7 +170,7 @@ def first_screen(
         return
     if top is not None:
         rows = _Rows(top, top, top, top)
-    elif display is None:
+    elif display is None or not display.has_height:
         rows = _MANY_ROWS
     else:
         rows = _choose_rows(measurement, display)
@@ -444,7 +450,8 @@ def _format_shares(rank: RankIdle) -> dict[str, str]:
     """
     if not rank.is_measured:
         return dict.fromkeys(("duty %", *_PARTS), "-")
-    parts = round_shares([getattr(rank, name) / rank.span_ns for name in _PARTS.values()])
+    *busy_shares, idle_share = (getattr(rank, name) / rank.span_ns for name in _PARTS.values())
+    parts = divide_whole(busy_shares, idle_share)
     duty_cycle = blocks.format_percent_cell(rank.duty_cycle)
     return {"duty %": duty_cycle, **dict(zip(_PARTS, parts, strict=True))}
 

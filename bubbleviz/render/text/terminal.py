@@ -48,12 +48,14 @@ class Display:
         unicode: Whether the terminal shows Unicode, including block characters, rather than just
             ASCII.
         height: Height in lines.
+        has_height: Whether the height is known, rather than assumed.
     """
 
     width: int = _USUAL_WIDTH
     color: bool = False
     unicode: bool = True
     height: int = 24
+    has_height: bool = True
 
     @property
     def text_width(self) -> int:

@@ -18,7 +18,7 @@ function runOfIdle(whole) {
     ...whole,
     report: {
       ranks: idle.devices.flatMap(([device, shares], index) => lanes.map((lane, at) => ({
-        index: index * lanes.length + at, label: `${device} · ${lane}`, row_label: at ? lane : `${device} · ${lane}`, share: shares[at], stage: null, pipeline: null, global_rank: index,
+        index: index * lanes.length + at, label: `${device} · ${lane}`, row_label: at ? lane : `${lane}, ${device}`, share: shares[at], stage: null, pipeline: null, global_rank: index,
       }))),
       iterations: idle.steps.map((name, index) => ({ index, name, ranks: [] })),
     },
