@@ -621,7 +621,7 @@ def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
 
     root = ElementTree.fromstring(picture)
     words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    words = [text.replace(" ", " ") for text in words]
+    words = [text.replace("\u00a0", " ") for text in words]
     assert words[0] == "1 device, idle for 25.00 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(words)
     assert picture == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
