@@ -17,6 +17,7 @@ from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.count.iterations import make_iteration_records
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.text.first_screen import MAX_LINES, render_first_screen
 from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.render.wrapping import measure_cells, wrap_text
@@ -27,6 +28,7 @@ from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import (
     HOSTILE,
     Op,
+    list_texts,
     make_pipelines,
     make_rank_iterations,
     make_report,
@@ -134,6 +136,19 @@ def test_the_title_says_that_rows_are_ranks_if_ranks_share_a_stage() -> None:
 
     assert ": one row per rank " in by_rank
     assert ": one row per stage (first of 2 ranks) " in by_stage
+
+
+def test_rows_of_one_pipeline_have_the_same_labels_as_in_the_picture() -> None:
+    operations, ranks = make_pipelines(2, 3, 8)
+    report = make_report(operations, ranks=ranks)
+    numbers = tuple(rank.number for rank in report.ranks if rank.pipeline == 1)
+    expected_labels = [f"p1 stage {stage}" for stage in range(3)]
+
+    screen = render_lines(report, Display(), View(ranks=numbers))
+    drawn = list_texts(render(report, View(ranks=numbers)))
+
+    assert [line[:10] for line in screen if line.startswith("p1 ")] == expected_labels
+    assert [text for text in drawn if text.startswith("p1 ")] == expected_labels
 
 
 @pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(pipeline p0)")])
@@ -356,7 +371,7 @@ def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: s
         expected_ranks = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
         view = View(rows=rows, iterations=(iteration.index,))
         lines = render_lines(report, Display(100, height=60), view)
-        timeline = [line for line in lines if line.startswith(rows) and line.endswith(" %")]
+        timeline = [line for line in lines if line.endswith(" %") and " stage " in f" {line}"]
         printed = [float(line.split()[-2]) for line in timeline]
 
         assert printed == [round(100 * (ratio_of[rank.index] or 0), 2) for rank in expected_ranks]

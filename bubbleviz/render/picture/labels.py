@@ -95,18 +95,16 @@ def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> 
     """Return the stage label of each row, made up of a mark, the pipeline and the stage.
 
     In styles with notes, a row is marked if it represents a rank that the advice is about. The
-    pipeline is named if the drawn ranks belong to several pipelines, or if rows represent ranks of
-    several pipelines. The labels of rows that show the spread of replicas never name a pipeline.
+    pipeline is named if the run has several pipelines. The labels of rows that show the spread of
+    replicas never name a pipeline.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
-    # Rows that show the spread of replicas represent several pipelines, so they do not name one.
-    drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
-    pipelines = {report.ranks[rank].pipeline for row in selection.rows for rank in row.replicas}
-    has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)
+    has_several = len({rank.pipeline for rank in report.ranks}) > 1
     stages = []
     for row in selection.rows:
         rank = row.rank
         stage = "" if rank.stage is None else f"stage {rank.stage}"
+        # A row that shows the spread of replicas represents several pipelines.
         if rank.pipeline is not None and has_several and not row.spread:
             stage = f"p{rank.pipeline} {stage}".strip()
         is_marked = not marked.isdisjoint(row.replicas)

@@ -441,10 +441,13 @@ def _describe_rows(report: Report, selection: Selection, size: int) -> str:
 def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     """Return each row's label: the stage, or the rank if the stage is unknown.
 
-    If the row is a single rank and its stage has several ranks, the label contains both.
+    If the row is a single rank and its stage has several ranks, the label contains the pipeline and
+    the stage, as in pictures. If the pipeline is unknown or has several ranks of this stage, the
+    label contains the rank and the stage.
     """
     names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
     n_ranks = Counter(rank.stage for rank in report.ranks)
+    n_replicas = Counter((rank.pipeline, rank.stage) for rank in report.ranks)
     labels = []
     for row, name in zip(rows, names, strict=True):
         rank = row.rank
@@ -453,6 +456,8 @@ def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
             label = name.lstrip(": ")
         elif is_stage:
             label = f"stage {rank.stage}"
+        elif rank.pipeline is not None and n_replicas[rank.pipeline, rank.stage] == 1:
+            label = f"p{rank.pipeline} stage {rank.stage}"
         else:
             label = f"rank {rank.number} (stage {rank.stage})"
         labels.append(truncate_to_width(label, _LONGEST_LABEL))
