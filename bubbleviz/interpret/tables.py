@@ -705,7 +705,7 @@ def _list_limitations(
     in_parts = np.zeros(len(operations), bool)
     return (
         # Without the path, the limitation is reported only once for any number of tables.
-        Limitation("kernels", reason),
+        Limitation("gaps between kernels", reason),
         *table.notes,
         *make_limitations(
             table.source.path,

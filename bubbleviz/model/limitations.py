@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import to_one_line
 
 if TYPE_CHECKING:  # limitations are created before numpy is loaded
     from bubbleviz.model.columns import Ints
@@ -19,6 +22,8 @@ class LimitationKind(Enum):
 
     OTHER = auto()
     DETAILS = auto()  # models of GPUs are missing, which no time or ratio needs
+    ITERATIONS_MATCHED = auto()  # unnamed iterations were matched with little doubt
+    CAUSES_UNKNOWN = auto()  # idle time is correct, but a part of it has no known cause
     COSTS = auto()  # kernels, calls or instructions are missing, so costs may be wrong
     WRONG_COSTS = auto()  # instruction costs are wrong
     KERNELS_LEFT_OUT = auto()  # kernels without timestamps are left out; affects costs
@@ -63,7 +68,14 @@ DAMAGED_SHARE = 0.01
 #: Limitation kinds for kernels left out because of missing or invalid times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 #: Limitation kinds that affect no time and no ratio. Pictures do not mention them.
-HARMLESS = frozenset((LimitationKind.DETAILS, LimitationKind.LIMIT_UNUSED))
+HARMLESS = frozenset(
+    (
+        LimitationKind.DETAILS,
+        LimitationKind.ITERATIONS_MATCHED,
+        LimitationKind.CAUSES_UNKNOWN,
+        LimitationKind.LIMIT_UNUSED,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,27 @@ class Limitation:
         return f"warning: {self.what}{times}: {self.reason}"
 
 
+def list_harmful_subjects(limitations: Iterable[Limitation]) -> str:
+    """Return the subjects of limitations that may affect times or ratios, or "" if there are none.
+
+    This is the short form for pictures, without reasons, which name files. Counts of limitations
+    with the same subject are added. A count is shown unless it is 1. For example: ``stages without
+    a profile (2); duty cycle``.
+    """
+    counts = Counter[str]()
+    for limitation in limitations:
+        if limitation.kind not in HARMLESS:
+            counts[limitation.what] += limitation.count
+    return "; ".join(
+        f"{to_one_line(what, _MAX_SUBJECT)} ({count:,})"
+        if count != 1
+        else to_one_line(what, _MAX_SUBJECT)
+        for what, count in counts.items()
+    )
+
+
+#: Maximum number of characters of a subject in a picture.
+_MAX_SUBJECT = 160
 #: Maximum number of limitations with the same subject and kind that are listed separately.
 #: More limitations than this are merged into one, which quotes ``_N_QUOTED`` reasons.
 _MAX_LISTED, _N_QUOTED = 4, 3

@@ -472,7 +472,9 @@ def read_each(
 def make_unreadable_limitation(error: BubblevizError) -> Limitation:
     """Return the limitation for a file that was found in a directory and cannot be read."""
     kind = LimitationKind.PROFILE_UNREADABLE
-    return Limitation("a profile in the directory", str(error), kind=kind, hosts=error.hosts)
+    return Limitation(
+        "a profile in the directory that cannot be read", str(error), kind=kind, hosts=error.hosts
+    )
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:

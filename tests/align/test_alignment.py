@@ -12,6 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.limitations import list_harmful_subjects
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
@@ -532,6 +533,8 @@ def test_the_report_says_how_unnamed_iterations_were_paired(
     reasons = list_reasons(report, "iterations across hosts")
     assert len(reasons) == (len(expected) > 0)
     assert all(words in reason for reason in reasons for words in expected)
+    # Pictures do not mention a match that is almost certain.
+    assert list_harmful_subjects(report.limitations) == ""
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
     if "jitter" not in changes:
         return

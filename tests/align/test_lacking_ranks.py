@@ -104,7 +104,9 @@ def test_damaged_files_are_counted_and_the_first_named(tmp_path: Path) -> None:
     files = write_recordings(plant(RECIPE), tmp_path, None)
     for rank in range(10, 16):
         files[rank].write_bytes(files[rank].read_bytes()[:300])
-    ((count, reason),) = list_reasons(bubbleviz.analyze(tmp_path), "a profile in the directory")
+    ((count, reason),) = list_reasons(
+        bubbleviz.analyze(tmp_path), "a profile in the directory that cannot be read"
+    )
 
     assert count == 6
     assert [f"rank-000{rank}.bvrec" in reason for rank in range(10, 16)] == [True] * 3 + [False] * 3

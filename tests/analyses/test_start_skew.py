@@ -197,7 +197,7 @@ def test_pictures_list_limitations(tmp_path: Path) -> None:
 
     rank_of(tmp_path, 2, 900, 900, utc=False)
     picture = draw_idle(bubbleviz.idle(tmp_path))
-    assert f"Limitations: {UNCLEAR}; " in picture
+    assert f"Limitations: {UNCLEAR}." in picture
     assert str(tmp_path) not in picture
 
 

@@ -84,7 +84,9 @@ def test_unreadable_files_of_a_directory_are_warnings(
     for name in BAD[bad]:
         lines = [line for line in err.splitlines() if f"{folder / name}: " in line]
         assert len(lines) == 1
-        assert lines[0].startswith("bubbleviz: warning: a profile in the directory: ")
+        assert lines[0].startswith(
+            "bubbleviz: warning: a profile in the directory that cannot be read: "
+        )
 
 
 @pytest.mark.parametrize("bad", BAD)

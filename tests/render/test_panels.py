@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import draw_panels, theory
 from bubbleviz.report.report import Report
@@ -168,11 +168,13 @@ def test_the_legend_has_the_shades_of_every_panel() -> None:
     assert {"0", "1"} <= set(list_texts(mixed))
 
 
-def test_limitations_are_counted() -> None:
-    limited = replace(SHORT, limitations=(Limitation("a", "b"), Limitation("c", "d")))
+def test_limitations_are_listed_without_reasons() -> None:
+    harmless = LimitationKind.ITERATIONS_MATCHED
+    notes = (Limitation("a", "b"), Limitation("c", "d", 2), Limitation("e", "f", kind=harmless))
+    limited = replace(SHORT, limitations=notes)
 
     text = " ".join(list_texts(drawn(limited, SHORT, limited)))
-    assert "Limitations, listed in the report of each run: (a) run 0 (2), (c) run 2 (2)." in text
+    assert "Limitations: (a) run 0: a; c (2). (c) run 2: a; c (2)." in text
 
 
 @pytest.mark.parametrize("name", HOSTILE)

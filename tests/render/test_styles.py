@@ -89,7 +89,7 @@ def test_a_paper_figure_has_no_title_and_no_notes() -> None:
 
     screen, paper = list_texts(render(report, View())), list_texts(render(report, PAPER_89))
 
-    for text in ("schedule bubble ratio 27.3\u00a0%", "no NIC metrics: none"):
+    for text in ("schedule bubble ratio 27.3\u00a0%", "Limitations: no NIC metrics."):
         assert text in screen
         assert text not in paper
     assert not [text for text in paper if text.startswith("iteration")]

@@ -44,9 +44,9 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
     }
     assert str(tmp_path) not in content
     assert "secret" not in content
-    assert re.search(
-        rf"(?<![/\w]){re.escape(expected_path[location])}", content.replace("\\_", "_")
-    )
+    path = rf"(?<![/\w]){re.escape(expected_path[location])}"
+    # Pictures list limitations without reasons, which name files.
+    assert bool(re.search(path, content.replace("\\_", "_"))) == (output != "svg")
 
 
 @pytest.mark.parametrize(

@@ -644,4 +644,5 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
             f"between {name_hosts(weakest, recordings.ranks)}: the next best match "
             f"{describe_rival(weakest)} and {sure}. To be sure, name iterations in ranges",
             len(links),
+            LimitationKind.ITERATIONS_MATCHED,
         )

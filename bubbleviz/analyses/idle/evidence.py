@@ -20,7 +20,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, join_tables, make_constant
 from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import find_distinct, find_positions, subtract_values
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
@@ -341,6 +341,7 @@ def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, .
             f"short {profile.source.api} API calls in gaps",
             f"{profile.source.path}: there are too many calls to attribute each of them, so calls "
             f"shorter than {shortest_ns:,} ns count as part of the surrounding range",
+            kind=LimitationKind.CAUSES_UNKNOWN,
         ),
     )
 

@@ -8,7 +8,6 @@ of the host. Steps are drawn below the lanes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from bubbleviz.analyses.idle.advice import describe_division, make_title
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
+from bubbleviz.model.limitations import list_harmful_subjects
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.drawing import box, px
@@ -101,24 +101,9 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     _draw_side_by_side(page, measurement, colors, right)
     if count > MAX_SHOWN_DEVICES:
         page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
-    if measurement.limitations:
-        page.paragraph(_list_limitations(measurement), 9.5, lines=3)
+    if subjects := list_harmful_subjects(measurement.limitations):
+        page.paragraph(f"Limitations: {subjects}.", 9.5, lines=3)
     return page.svg()
-
-
-def _list_limitations(measurement: IdleMeasurement) -> str:
-    """Return a line that lists the limitations without their reasons, because reasons name files.
-
-    Counts of limitations with the same subject are added. A count is shown unless it is 1.
-    """
-    counts = Counter[str]()
-    for limitation in measurement.limitations:
-        counts[limitation.what] += limitation.count
-    texts = (
-        f"{to_one_line(what, 160)} ({count:,})" if count != 1 else to_one_line(what, 160)
-        for what, count in counts.items()
-    )
-    return f"Limitations: {'; '.join(texts)}."
 
 
 def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:

@@ -16,7 +16,7 @@ from bubbleviz.interpret import communication, start_skew
 from bubbleviz.interpret.collectives import has_communicators
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.window import FOREVER_NS
 
@@ -155,6 +155,7 @@ def _find_limitations(
             f"{path}: most waits refer to events that are not in the profile, so this idle time "
             "counts as stream or rank dependency",
             waiting.n_unrecorded,
+            LimitationKind.CAUSES_UNKNOWN,
         )
     totals = [total for rank in ranks for total in rank.activities]
     unlinked = [total for total in totals if total.activity == known.UNLINKED]
@@ -164,6 +165,7 @@ def _find_limitations(
             f"{path}: the launching calls are not in the profile, so this idle time is not "
             "attributed",
             sum(total.gaps for total in unlinked),
+            LimitationKind.CAUSES_UNKNOWN,
         )
     untraced = any(total.activity == known.UNTRACED for total in totals)
     if untraced and len(evidence.ranges) == 0:
@@ -171,4 +173,5 @@ def _find_limitations(
             "host activity outside of API calls",
             f"{path}: no range (NVTX, ROCTx, record_function, operators) overlaps the idle time, "
             'so this time counts as "no host trace"',
+            kind=LimitationKind.CAUSES_UNKNOWN,
         )

@@ -14,7 +14,7 @@ from string import ascii_lowercase
 from typing import TypeAlias
 
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.limitations import HARMLESS
+from bubbleviz.model.limitations import list_harmful_subjects
 from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.picture.axis import draw_axis
@@ -185,12 +185,12 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
             if titled not in notes:
                 notes.append(titled)
     limited = [
-        f"{to_one_line(title, 60)} ({n_limitations})"
+        f"{to_one_line(title, 60)}: {subjects}"
         for title, report, _ in panels
-        if (n_limitations := sum(entry.kind not in HARMLESS for entry in report.limitations))
+        if (subjects := list_harmful_subjects(report.limitations))
     ]
     if limited:
-        notes.append(f"Limitations, listed in the report of each run: {', '.join(limited)}.")
+        notes.append(f"Limitations: {'. '.join(limited)}.")
     return notes
 
 

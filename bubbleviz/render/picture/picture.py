@@ -6,7 +6,7 @@ unless the style specifies a height.
 
 from __future__ import annotations
 
-from bubbleviz.model.limitations import HARMLESS
+from bubbleviz.model.limitations import HARMLESS, list_harmful_subjects
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.heat_map import draw_heat_maps
 from bubbleviz.render.picture.legend import draw_legend
@@ -22,7 +22,7 @@ from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of limitations listed below the picture.
+#: Maximum number of limitations listed if there is nothing to draw.
 _MAX_LIMITATIONS = 5
 
 
@@ -52,6 +52,7 @@ def draw_picture(report: Report, view: View, ids: str = "bv-") -> Page:
 def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
     """Draw the picture of a selection on an empty page, and return the page.
 
+    Below the picture, limitations that may affect times or ratios are listed without their reasons.
     If the selection is None, the page contains only the report's limitations and the reason why
     there is nothing to draw. Parts excluded by the style, such as the title or the notes, are not
     drawn.
@@ -61,6 +62,9 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
         page.description = "An empty picture."
         page.heading(page.title)
         page.y += 6
+        if page.style.notes:
+            for line in list_limitation_lines(report, _MAX_LIMITATIONS, without=HARMLESS):
+                page.paragraph(line, page.style.letters.note)
     else:
         if page.style.titled:
             draw_title(page, report, selection)
@@ -81,9 +85,8 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
             has_numbers=timeline.rows.has_numbers,
         )
         page.description = " ".join((note, *notes))
-    if page.style.notes:
-        for line in list_limitation_lines(report, _MAX_LIMITATIONS, without=HARMLESS):
-            page.paragraph(line, page.style.letters.note)
+        if page.style.notes and (subjects := list_harmful_subjects(report.limitations)):
+            page.paragraph(f"Limitations: {subjects}.", page.style.letters.note, lines=3)
     return page
 
 
