@@ -25,6 +25,7 @@ from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis.effects import (
+    compute_quantile,
     estimate_deviation,
     measure_effects,
     measure_stage_effects,
@@ -372,9 +373,12 @@ class _Baseline:
 def _estimate_length_error(length_ns: Ints) -> float:
     """Estimate how much the mean length of the iterations of another run would differ by chance.
 
-    The standard deviation of the lengths is estimated as 1.4826 times the median absolute
-    difference between consecutive iterations, divided by the square root of 2. Thus, a drift and a
-    few iterations that are long for another reason have almost no effect.
+    Two standard deviations are estimated as 1.4826 times a median, and the smaller one is used:
+
+    - The median absolute deviation of the lengths from their median. A few iterations that are long
+      for another reason have no effect.
+    - The median absolute difference between consecutive lengths, divided by the square root of 2. A
+      drift has almost no effect.
 
     Args:
         length_ns: Length of each iteration in ns.
@@ -382,8 +386,10 @@ def _estimate_length_error(length_ns: Ints) -> float:
     Returns:
         Half width of the 95 % confidence interval of the mean in ns.
     """
-    difference_ns = np.diff(length_ns.astype(np.float64))
-    deviation_ns = estimate_deviation(difference_ns) / math.sqrt(2)
+    values_ns = length_ns.astype(np.float64)
+    of_lengths_ns = estimate_deviation(values_ns - compute_quantile(values_ns, 0.5))
+    of_differences_ns = estimate_deviation(np.diff(values_ns)) / math.sqrt(2)
+    deviation_ns = min(of_lengths_ns, of_differences_ns)
     return _NORMAL_QUANTILE * deviation_ns / math.sqrt(len(length_ns))
 
 
@@ -946,7 +952,9 @@ def estimate_mean_saving(
 
     - The error of the mean (:func:`.estimate_mean_error`). It is computed for the iterations with
       a noticeable saving, because the fault does not occur in the other iterations. The half width
-      is multiplied by the fraction of iterations with a noticeable saving.
+      is multiplied by the fraction of iterations with a noticeable saving. If the savings vary less
+      as fractions of their iterations, because some iterations are longer for another reason, the
+      error of the mean fraction is used.
     - The noise of the iterations without the fault (:func:`_estimate_length_error`).
     - The error of a replay, which is 1 % of the saving (``_MIN_REPLAY_ERROR``).
 
@@ -959,11 +967,17 @@ def estimate_mean_saving(
         The mean and the half width in ns. The half width is None if fewer than three iterations
         save time.
     """
-    noticeable_ns = saved_ns if is_saved is None else saved_ns[is_saved]
+    if is_saved is None:
+        is_saved = np.ones(len(saved_ns), bool)
+    noticeable_ns, lengths_ns = saved_ns[is_saved], (saved_ns + without_ns)[is_saved]
     mean_ns = float(saved_ns.mean())
     if len(noticeable_ns) < _MIN_SAVED_ITERATIONS:
         return mean_ns, None
-    error_ns = estimate_mean_error(noticeable_ns) * len(noticeable_ns) / len(saved_ns)
+    error_ns = min(
+        estimate_mean_error(noticeable_ns),
+        estimate_mean_error(noticeable_ns / lengths_ns) * float(lengths_ns.mean()),
+    )
+    error_ns *= len(noticeable_ns) / len(saved_ns)
     noise_ns = _estimate_length_error(without_ns)
     return mean_ns, float(np.linalg.norm([error_ns, noise_ns, _MIN_REPLAY_ERROR * mean_ns]))
 

@@ -326,3 +326,15 @@ def test_one_or_several_ranks_may_be_slow_in_an_iteration(
 
     whose = "its clocks, its temperature" if len(slow) == 1 else "their clocks, their temperatures"
     assert f"Check {whose} and what else ran" in text
+
+
+def test_a_slow_iteration_does_not_widen_the_saving_of_a_slow_rank(tmp_path: Path) -> None:
+    healthy = Job(iterations=4, iteration={2: 1.5})
+    job = replace(healthy, rank={5: 1.5})
+    first = _advice(tmp_path, simulate_job(job, 3))[0]
+
+    assert first.place == "rank-5"
+    saved = 1 - simulate_job(healthy, 3).length_ns / simulate_job(job, 3).length_ns
+    assert first.saving_ratio == pytest.approx(saved, abs=0.005)
+    assert first.error_ratio is not None
+    assert first.error_ratio < 0.02
