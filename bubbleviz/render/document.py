@@ -210,14 +210,34 @@ def truncate_all(names: Sequence[str], width: int) -> list[str]:
 
     If even that is equal, a number such as ``#2`` ends the text.
     """
-    labels = {name: truncate_middle(name, width) for name in names}
+    labels = {name: _show_open_bracket(truncate_middle(name, width), name) for name in names}
     for group in _group_by_label(labels):
         if len(group) > 1:
-            labels |= _truncate_at_difference(group, width)
+            labels |= {
+                name: _show_open_bracket(label, name)
+                for name, label in _truncate_at_difference(group, width).items()
+            }
     for group in _group_by_label(labels):
         for name in group[1:]:
             labels[name] = _number_label(labels[name], width, set(labels.values()))
     return [labels[name] for name in names]
+
+
+def _show_open_bracket(label: str, name: str) -> str:
+    """Put the opening angle bracket of a shortened name back, if only the closing one is left.
+
+    The bracket takes two characters from the beginning, as in ``scale…<…RowMajor>``. A label
+    without enough characters is unchanged.
+
+    Args:
+        label: The name, shortened with an ellipsis.
+        name: The complete name.
+    """
+    lead, ellipsis, tail = label.partition("…")
+    is_closed_only = tail.endswith(">") and tail.count(">") > label.count("<")
+    if label == name or not is_closed_only or "<" not in name or len(lead) < 3:
+        return label
+    return f"{lead[:-2]}{ellipsis}<{ellipsis}{tail}"
 
 
 def _number_label(label: str, width: int, used: Collection[str]) -> str:

@@ -74,8 +74,19 @@ def test_different_names_stay_different_if_they_are_shortened(width: int) -> Non
     assert not any("#" in line for line in lines)
 
 
+def test_shortened_names_keep_both_brackets() -> None:
+    add = "at::native::vectorized_elementwise_kernel<threshold_kernel_impl Base lambda 1 3>"
+    names = [add, add.replace("lambda 1", "lambda 2"), "a_function_without_template_arguments"]
+
+    shortened = truncate_all(names, 30)
+
+    assert shortened[0] == "at::nati…<…pl Base lambda 1 3>"
+    for name in shortened:
+        assert name.count("<") == name.count(">"), name
+
+
 @given(
-    st.lists(st.text("ab<:", max_size=60), unique=True, max_size=12),
+    st.lists(st.text("ab<:>", max_size=60), unique=True, max_size=12),
     st.integers(min_value=8, max_value=40),
 )
 def test_shortened_texts_are_as_different_as_the_texts(names: list[str], width: int) -> None:
