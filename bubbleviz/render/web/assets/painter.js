@@ -224,6 +224,13 @@ class Painter {
       this.raster.box(left, right, from, until, faded ? this.pale(color) : color);
       from = until;
     }
+    // Equal bands at the top and the bottom are an outline, so the sides get edges in the same color.
+    const last = bands.length - 1;
+    const edge = Math.min(Math.round(this.at.scale), Math.floor((right - left) / 3));
+    if (last < 2 || bands[0][1] !== bands[last][1]) return;
+    const color = faded ? this.pale(this.colors.paints[paint][0]) : this.colors.paints[paint][0];
+    this.raster.box(left, left + edge, top, bottom, color);
+    this.raster.box(right - edge, right, top, bottom, color);
   }
 
   // --- letters
@@ -268,38 +275,61 @@ class Painter {
       c.textBaseline = "middle";
       const [first, last] = this.inView();
       const step = Math.ceil(LEAST_NAMED / this.at.rowHeight);
-      for (let row = Math.ceil(first / step) * step; row < last; row += step) this.paintLabel(c, this.at.rows[row], this.at.top(row) + this.at.rowHeight / 2);
+      const named = [];
+      for (let row = Math.ceil(first / step) * step; row < last; row += step) named.push({ ...this.label(c, this.at.rows[row]), middle: this.at.top(row) + this.at.rowHeight / 2 });
+      // All labels have the same form, as short as the longest one needs.
+      const form = Math.max(0, ...named.map((own) => this.formOf(c, own)));
+      canvas.dataset.labels = JSON.stringify(named.map((own) => this.paintLabel(c, own, form)));
     }
     this.labeled = key;
     this.at.context.drawImage(this.board, 0, 0, left, canvas.height, 0, 0, left / scale, canvas.height / scale);
   }
 
-  paintLabel(c, { label, rank, replicas }, middle) {
-    const { gutter } = this.at;
+  // Returns the forms of a row's label, longest first, and the text and space next to it.
+  label(c, { label, rank, replicas }) {
     const slow = replicas.some((replica) => this.at.run.culprits.has(replica));
-    c.font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
-    c.fillStyle = this.at.ink.quiet;
-    c.textAlign = "right";
     const ratio = this.at.callbacks.ratioOf?.(rank, this.at.ratedIteration);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
+    const font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
+    c.font = font;
+    const room = this.at.gutter - 20 - c.measureText(text).width;
+    return { forms: labelForms(slow ? `► ${label}` : label), slow, text, font, room };
+  }
+
+  // Returns the index of the longest form that fits, or of the last form if none fits.
+  formOf(c, { forms, font, room }) {
+    c.font = font;
+    const fitting = forms.findIndex((form) => c.measureText(form).width <= room);
+    return fitting < 0 ? forms.length - 1 : fitting;
+  }
+
+  // Draws a label in the given form, and returns the drawn text.
+  paintLabel(c, { forms, slow, text, font, room, middle }, form) {
+    c.font = font;
+    c.fillStyle = this.at.ink.quiet;
+    c.textAlign = "right";
     // Keeps the names of the first and the last row inside the canvas if rows are not tall.
     const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));
-    c.fillText(text, gutter - 10, y);
-    const room = gutter - 20 - c.measureText(text).width;
+    c.fillText(text, this.at.gutter - 10, y);
     c.textAlign = "left";
     c.fillStyle = slow ? this.at.ink.accent : this.at.ink.text;
-    c.fillText(fitted(c, slow ? `► ${label}` : label, room), 4, y);
+    const label = fitted(c, forms[form], room);
+    c.fillText(label, 4, y);
+    return label;
   }
 }
 
-// Shortens a label that is too long: drops the location after its stage, then the number of copies,
-// or else cuts out the middle, because the labels of ranks differ at their ends.
-function fitted(c, whole, room) {
+// Returns a label and its shorter forms: without the location after the stage, then without the number
+// of copies, then abbreviated.
+function labelForms(whole) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (one of ");
-  const text = name.replace("stage ", "s").replace(" GPU ", ":");
-  const fits = [whole, place, name, text].find((shorter) => c.measureText(shorter).width <= room);
-  if (fits !== undefined) return fits;
+  return [whole, place, name, name.replace("stage ", "s").replace(" GPU ", ":")];
+}
+
+// Cuts out the middle of a label that is too long, because the labels of ranks differ at their ends.
+function fitted(c, text, room) {
+  if (c.measureText(text).width <= room) return text;
   let keep = text.length;
   const cut = () => `${text.slice(0, Math.ceil(keep / 2))}…${text.slice(text.length - Math.floor(keep / 2))}`;
   while (keep > 1 && c.measureText(cut()).width > room) keep -= 1;

@@ -252,7 +252,7 @@ class Run {
       return [`${idle}, mean of ${counted(n, "iteration")}`, `mean of ${counted(n, "iteration")}`, `mean of ${n}`, "mean"];
     }
     const name = clean(this.report.iterations[index].name, 40);
-    return [`${idle} in iteration ${name}`, `${idle} in ${name}`, `in ${name}`];
+    return [`${idle} in iteration ${name}`, idle];
   }
 
   // Returns the [start, end] of all windows of an iteration. Without windows, it is the time from the
