@@ -97,9 +97,7 @@ class WhatIf:
         other schedules. If the order cannot be simulated, it is the makespan of a replay at the
         measured times.
         """
-        if self.same_schedule is not None:
-            return self.same_schedule.makespan_ms
-        return None if self.without_delays is None else self.without_delays.makespan_ms
+        return _get_base_ms(self.rows, self.same_schedule)
 
     @property
     def schedules(self) -> tuple[Choice, ...]:
@@ -217,6 +215,12 @@ def _compare_with_run(
     if memory is not None:
         rows = tuple(add_memory(row, memory) for row in rows)
         compared = [(add_memory(choice, memory), simulated) for choice, simulated in compared]
+    base_ms = _get_base_ms(rows, same_schedule) if by_makespan else None
+    if base_ms:
+        rows = tuple(_compare_with_base(row, base_ms) for row in rows)
+        compared = [
+            (_compare_with_base(choice, base_ms), simulated) for choice, simulated in compared
+        ]
     choices = tuple(choice for choice, _ in compared)
     fastest = find_fastest_other(choices, name) if with_all_schedules else None
     best = None
@@ -235,6 +239,29 @@ def _compare_with_run(
         limit_bytes=None if memory is None else memory.limit,
         reordered=reordered,
     )
+
+
+def _get_base_ms(rows: Iterable[Choice], same_schedule: Ideal | None) -> float | None:
+    """Return the makespan in ms of the order that ran, without delays; see :attr:`WhatIf.base_ms`.
+
+    Args:
+        rows: Rows for the order that ran, and any other rows.
+        same_schedule: Simulation of the order that ran, or None if it cannot be simulated.
+    """
+    if same_schedule is not None:
+        return same_schedule.makespan_ms
+    return next((row.makespan_ms for row in rows if row.schedule == NO_DELAY), None)
+
+
+def _compare_with_base(choice: Choice, base_ms: float) -> Choice:
+    """Return the choice with its speedup relative to ``base_ms``, unless its makespan is unknown.
+
+    Schedules are simulated without delays, so a comparison with the measured iteration would also
+    count the run's delays as savings.
+    """
+    if choice.makespan_ms is None:
+        return choice
+    return replace(choice, speedup=1 - choice.makespan_ms / base_ms)
 
 
 def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | None:

@@ -752,7 +752,9 @@ class ChoiceEntry(Struct, frozen=True):
         bubble_ratio: Bubble ratio in the window used to compare schedules, or None if unknown.
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
-        speedup: Fraction of the measured window that the schedule saves, or None if unknown.
+        speedup: Fraction of the window of the order that ran that the schedule saves, or None if
+            unknown. If schedules are compared by makespan, this is its simulated window without
+            delays. Otherwise it is the measured window.
         fits: Whether the schedule needs no more memory than the run, or than the memory limit if
             there is one. None if memory is not compared.
         reason: Reason why the schedule cannot be simulated, or "".

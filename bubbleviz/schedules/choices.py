@@ -51,8 +51,8 @@ class Choice:
         peaks: For each stage, the maximum number of microbatches whose activations (kept from F to
             W) it stores at once. Empty if unknown.
         replicas: Number of model replicas.
-        speedup: Fraction of the measured window that the choice saves, or None if there is no
-            measured window. Negative if the choice is slower.
+        speedup: Fraction of the window of the order that ran that the choice saves, or None if this
+            window is unknown. Negative if the choice is slower.
         fits: Whether the choice has one replica and fits in memory. It fits if it needs no more
             than the memory limit. Without a limit, it must need no more memory than the order that
             ran. None if memory is not compared.

@@ -277,6 +277,17 @@ def test_simulate_marks_times_of_an_incomplete_run(tmp_path: Path, cli: CommandL
         assert cli.json(*command, "--json", "-")["restrictions"][0]["text"] == restriction
 
 
+def test_the_advice_and_the_table_compare_a_schedule_with_the_same_time() -> None:
+    _, what_if = planted(Planting(transfer_ns=20_000, late_stage=1, late_ns=400_000))
+    best, measured, base_ms = what_if.fastest_other, what_if.as_measured, what_if.base_ms or 0.0
+    assert best is not None
+    assert measured is not None
+
+    assert (measured.makespan_ms or 0.0) > 1.01 * base_ms
+    assert best.speedup == pytest.approx(1 - (best.makespan_ms or 0.0) / base_ms)
+    assert measured.speedup == pytest.approx(1 - (measured.makespan_ms or 0.0) / base_ms)
+
+
 OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=20_000)
 
 

@@ -263,12 +263,13 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
     has_more_chunks = any(row.chunks > measured.chunks for row in comparison.rows)
     chunks_note = " If a schedule has more chunks, they take equal parts of a stage."
     chunks = chunks_note if has_more_chunks else ""
+    baseline = "" if is_by_stage else " Time saved: compared with this order without delays."
     sentence = (
         f"The times are means over the slowest pipeline, with {n_stages} and {n_microbatches}. A "
-        f"transfer takes {measured.times.transfer_ms:,.3f} ms.{chunks} Activations: maximum "
-        "number of microbatches in the memory of a stage, each from F to W. Fits in the same "
-        "memory: no more activations than measured, and a single copy of the weights. Searched "
-        f"orders have the shortest {length} found."
+        f"transfer takes {measured.times.transfer_ms:,.3f} ms.{baseline}{chunks} Activations: "
+        "maximum number of microbatches in the memory of a stage, each from F to W. Fits in the "
+        "same memory: no more activations than measured, and a single copy of the weights. "
+        f"Searched orders have the shortest {length} found."
     )
     if not measured.split:
         sentence += (
