@@ -30,7 +30,7 @@ from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.compared import Comparison
 from bubbleviz.render.display import convert_to
-from bubbleviz.render.loaded import LoadedReport
+from bubbleviz.render.loaded import LoadedIdleReport, LoadedReport
 from bubbleviz.render.notebook import Report
 from bubbleviz.render.simulated import Estimate, Ideal
 from bubbleviz.report.compared import comparison
@@ -250,7 +250,7 @@ def _parse_flops(text: str) -> tuple[float, float]:
     return flops, peak
 
 
-def load(path: str | Path) -> LoadedReport | IdleSummary:
+def load(path: str | Path) -> LoadedReport | LoadedIdleReport:
     """Load a report that was saved as JSON.
 
     Args:
@@ -260,13 +260,15 @@ def load(path: str | Path) -> LoadedReport | IdleSummary:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
         ``idle``. The summary's attributes have the same names as the JSON keys. A ``RunSummary``
         also has ``plot``, ``ratios``, ``causes``, ``stages`` and ``what_if()`` of the report that
-        was saved.
+        was saved, and an ``IdleSummary`` also has ``causes``.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.
     """
     saved = read_saved(str(path))
-    return LoadedReport.from_summary(saved) if isinstance(saved, RunSummary) else saved
+    if isinstance(saved, RunSummary):
+        return LoadedReport.from_summary(saved)
+    return LoadedIdleReport.from_summary(saved)
 
 
 def compare(

@@ -11,6 +11,7 @@ from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread, measure_spread
+from bubbleviz.model.attribute_values import SummaryValue
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
 #: Maximum overlap between consecutive iterations, as a share of a rank's window. If iterations
@@ -19,7 +20,7 @@ OVERLAP_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(SummaryValue):
     """Statistics over the averaged iterations, keyed by ratio name.
 
     Attributes:

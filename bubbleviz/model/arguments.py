@@ -45,6 +45,27 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return wrapper
 
 
+def explain_keywords(**hints: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Return a decorator for functions whose users may guess keyword arguments that do not exist.
+
+    The decorated function raises a usage error for these arguments.
+
+    Args:
+        hints: What to do instead, keyed by the name of the argument that does not exist.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @wraps(function)
+        def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            for name in sorted(hints.keys() & kwargs.keys()):
+                raise UsageError(f"{function.__name__} has no argument {name}; {hints[name]}")
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Check the arguments of a function or class against its type annotations.
 
@@ -75,6 +96,9 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
             sizes = {size.partition("=")[0] for size in value.split(",")}
             if _SIZES.fullmatch(value) and sizes <= signature(classes[0]).parameters.keys():
                 hint = f"pass bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
+        # For example, a list of schedules where one schedule is simulated at a time.
+        if isinstance(value, (list, tuple)) and value and _has_type(value[0], hints[name]):
+            hint = f"pass one value, such as {name}={value[0]!r:.60}, and make one call per value"
         raise UsageError(
             f"{name}={value!r:.60}: must be of type {parameters[name].annotation}; {hint}"
         )

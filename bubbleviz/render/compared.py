@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bubbleviz.model.texts import label_document, name_python_arguments
 from bubbleviz.render.comparison import RENDERINGS, SCHEMA, draw_svg, list_sections, make_document
-from bubbleviz.render.display import Picture, make_view, save_as, wrap_fragment
+from bubbleviz.render.display import Hinting, Picture, make_view, save_as, wrap_fragment
 from bubbleviz.render.html import render_html
 from bubbleviz.report.compared import comparison
 from bubbleviz.report.view import View
 
+#: Code to use instead of attributes of other results, keyed by attribute name.
+_HINTS: Mapping[str, str] = {
+    "bubble_ratio": "compared.ratios[compared.headline]",
+    "summary": "print(compared)",
+    "to_csv": 'compared.save("x.csv")',
+    "to_pandas": 'compared.save("x.csv")',
+}
 
-class Comparison(comparison.Comparison):  # noqa: D101 - help() shows the docstring of the base class
+
+class Comparison(comparison.Comparison, Hinting):  # noqa: D101 - help() shows the docstring of the base class
     # The subclass adds plotting, saving and a notebook representation.
+
+    _hints = _HINTS
 
     def plot(
         self, *, style: str | None = None, width: str | float | None = None, causes: bool = False

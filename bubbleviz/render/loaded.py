@@ -8,8 +8,10 @@ from typing import Any
 from bubbleviz.errors import UsageError
 from bubbleviz.model.arrow import Records
 from bubbleviz.render.display import Hinting, PrintedRecords
+from bubbleviz.render.idle_causes import print_idle_causes
 from bubbleviz.render.notebook import Plotting, print_causes, print_ratios, print_schedules
 from bubbleviz.report.bubble_parts import BubblePart
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.rank_means import summarize_stages
 from bubbleviz.report.ratio_means import RatioMean
 from bubbleviz.report.report import Report
@@ -27,6 +29,12 @@ _HINTS: Mapping[str, str] = {
     "slowdowns": "report.slowdown",
     "to_pandas": "bubbleviz.analyze(report.paths).to_pandas()",
     "worst_iteration": "bubbleviz.analyze(report.paths).worst_iteration",
+}
+#: Code to use instead of attributes of measured reports on idle time, keyed by attribute name.
+_IDLE_HINTS: Mapping[str, str] = {
+    "plot": "bubbleviz.idle(path).plot()",
+    "save": 'bubbleviz.idle(path).save("x.svg")',
+    "to_pandas": "idle.causes.to_pandas()",
 }
 
 
@@ -75,3 +83,19 @@ class LoadedReport(RunSummary, Plotting, Hinting, frozen=True):  # noqa: D101 - 
             )
         report = restore_numbers("the report", self)
         return print_schedules(report, restore_what_if(simulated))
+
+
+class LoadedIdleReport(IdleSummary, Hinting, frozen=True):  # noqa: D101 - help() shows the docstring of the base class
+    # The subclass adds the table of causes.
+
+    _hints = _IDLE_HINTS
+
+    @classmethod
+    def from_summary(cls, summary: IdleSummary) -> LoadedIdleReport:
+        """Return a saved report with the methods of this class."""
+        return cls(*(getattr(summary, name) for name in cls.__struct_fields__))
+
+    @property
+    def causes(self) -> PrintedRecords[Any]:
+        """One record per host activity; see :attr:`.IdleReport.causes`."""
+        return print_idle_causes(self, self.meanings)

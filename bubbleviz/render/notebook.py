@@ -19,7 +19,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.arguments import refuse_wrong_types
+from bubbleviz.model.arguments import explain_keywords, refuse_wrong_types
 from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
 from bubbleviz.render.display import (
@@ -179,6 +179,7 @@ class Plotting:
         """Return the report that pictures show. Subclasses implement this method."""
         raise NotImplementedError
 
+    @explain_keywords(iterations="pass the iterations by position, such as plot(1, 2)")
     def plot(
         self,
         *iterations: int | Iteration | None,

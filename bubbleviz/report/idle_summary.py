@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from bubbleviz.model.attribute_values import SummaryValue
 from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive
 from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
@@ -34,7 +35,7 @@ class IdlePart(Struct, frozen=True):
     share: Positive
 
 
-class IdleNumbers(Struct, frozen=True):
+class IdleNumbers(Struct, SummaryValue, frozen=True):
     """Statistics on the idle time of devices or of their steps.
 
     Attributes:

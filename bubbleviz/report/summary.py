@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, to_builtins
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
+from bubbleviz.model.attribute_values import SummaryValue
 from bubbleviz.model.limitations import HARMLESS, Limitation
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.restrictions import Restriction
@@ -440,7 +441,7 @@ class StepSummary(Struct, frozen=True):
     flops_use: float | None
 
 
-class Numbers(Struct, frozen=True):
+class Numbers(Struct, SummaryValue, frozen=True):
     """Statistics over averaged iterations. Keys are names of ratios.
 
     Attributes:

@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import bubbleviz
 from bubbleviz.render.formats import list_renderers
-from bubbleviz.render.loaded import LoadedReport
+from bubbleviz.render.loaded import LoadedIdleReport, LoadedReport
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.simulated import Ideal
 from bubbleviz.report.compared.comparison import Comparison
@@ -495,6 +495,46 @@ def test_a_loaded_report_without_simulated_schedules_says_how_to_get_them(tmp_pa
         bubbleviz.BubblevizError, match=r"analyze\(report\.paths, what_if=True\), or"
     ):
         loaded.what_if()
+
+
+def test_a_loaded_report_on_idle_time_has_the_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured = bubbleviz.idle(FIXTURES / "1f1b")
+    measured.save("idle.json")
+    loaded = bubbleviz.load("idle.json")
+    assert isinstance(loaded, LoadedIdleReport)
+
+    assert list(loaded.causes) == list(measured.causes)
+    assert repr(loaded.causes) == repr(measured.causes)
+    assert repr(bubbleviz.compare(loaded, measured)) == repr(bubbleviz.compare(measured, measured))
+    for guess, instead in LoadedIdleReport._hints.items():
+        with pytest.raises(AttributeError, match=f"'{guess}'; use {re.escape(instead)}$"):
+            getattr(loaded, guess)
+        eval(instead, {"idle": loaded, "bubbleviz": bubbleviz, "path": str(FIXTURES / "1f1b")})
+
+
+def test_the_errors_for_guessed_arguments_say_what_to_do(tmp_path: Path) -> None:
+    report, idle = example(), bubbleviz.idle(FIXTURES / "1f1b")
+    report.save(tmp_path / "report.json")
+    loaded: Any = bubbleviz.load(tmp_path / "report.json")
+    idle.save(tmp_path / "idle.json")
+    calls: dict[Callable[[], object], str] = {
+        lambda: bubbleviz.simulate(["1f1b", "gpipe"], 4, 8): "pass one value.*schedule='1f1b'",  # type: ignore[arg-type]
+        lambda: report.plot(iterations=[1, 2]): r"plot has no argument iterations;.*plot\(1, 2\)",  # type: ignore[call-arg]
+        lambda: loaded.plot(iterations=[1]): r"plot has no argument iterations;.*plot\(1, 2\)",
+        lambda: idle.plot(width="89mm"): r"plot has no argument width;.*call plot\(\)",  # type: ignore[call-arg]
+    }
+
+    for call, message in calls.items():
+        with pytest.raises(bubbleviz.BubblevizError, match=message):
+            call()
+    for summary in (report.summary, loaded.summary, idle.summarize().summary):
+        with pytest.raises(TypeError, match=r"use report\.summary without parentheses"):
+            summary()
+    with pytest.raises(AttributeError, match=r'use compared\.save\("x\.csv"\)'):
+        bubbleviz.compare(report, report).to_pandas  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:

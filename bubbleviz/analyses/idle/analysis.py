@@ -17,7 +17,7 @@ from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
-from bubbleviz.analyses.idle.text import make_activity_table, make_kernel_table, notebook
+from bubbleviz.analyses.idle.text import make_kernel_table, notebook
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
@@ -26,11 +26,13 @@ from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
-from bubbleviz.model.arrow import Kind, make_row_type
+from bubbleviz.model.arguments import explain_keywords
+from bubbleviz.model.arrow import Kind
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_rows, save_as
+from bubbleviz.render.idle_causes import print_idle_causes
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import to_values
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
@@ -46,19 +48,12 @@ _KERNEL_KINDS: Mapping[str, Kind] = {
     "count": "int64",
     "time_ns": "int64",
 }
-#: Column types of :attr:`IdleReport.causes`.
-_CAUSE_KINDS: Mapping[str, Kind] = {
-    "name": "string",
-    "share": "float64",
-    "idle_ns": "int64",
-    "gaps": "int64",
-    "longest_ns": "int64",
-    "meaning": "string",
-}
 #: Names of the formats that :meth:`IdleReport.save` writes.
 _FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "markdown", "text")
 
 
+#: Hint for arguments that only the method ``plot`` of other results has.
+_FIXED_SIZE = "pictures of idle time have one size, so call plot() and scale the saved picture"
 #: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
 _HINTS: Mapping[str, str] = {
     "gaps": 'idle.save("gaps.csv")',
@@ -67,6 +62,7 @@ _HINTS: Mapping[str, str] = {
     "get_idle_time_breakdown": "idle.causes",
     "get_temporal_breakdown": "idle.ranks[0].compute_ns",
     "steps": "idle.ranks[0].steps",
+    "summary": "idle.summarize()",
     "to_pandas": "idle.kernels.to_pandas()",
 }
 
@@ -100,21 +96,9 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
         ``gaps``, ``longest_ns`` and ``meaning``. ``report.causes["launch"].idle_ns`` is the idle
         time that is attributed to the activity ``launch``.
         """
-        cause = make_row_type("Cause", tuple(_CAUSE_KINDS))
-        rows = [
-            cause(
-                name=total.activity,
-                share=total.idle_ns / self.idle_ns if self.idle_ns else None,
-                idle_ns=total.idle_ns,
-                gaps=total.gaps,
-                longest_ns=total.longest_ns,
-                meaning=self.meaning.get(total.activity),
-            )
-            for total in self.activities
-        ]
-        tables = [make_activity_table(self, len(rows))] if rows else []
-        return PrintedRecords(rows, _CAUSE_KINDS, tables)
+        return print_idle_causes(self, self.meaning)
 
+    @explain_keywords(width=_FIXED_SIZE, style=_FIXED_SIZE)
     def plot(self) -> Picture:
         """Return a picture of what each device and its host did over time."""
         return Picture(draw_idle(self))

@@ -31,6 +31,7 @@ from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
+from bubbleviz.render.idle_causes import ACTIVITY_TITLE, list_activity_rows
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.text.terminal import Display, render_lines
 from bubbleviz.report.bubble_parts import divide_whole
@@ -525,30 +526,9 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
 
 
 def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` longest host activities.
-
-    The last two rows are an empty row and the total of all activities.
-    """
-    rows = [
-        {
-            "activity": blocks.truncate_name(total.activity, _ACTIVITY),
-            "idle ms": blocks.format_ms(total.idle_ns),
-            "of idle %": blocks.format_percent_cell(total.idle_ns / measurement.idle_ns),
-            "of span %": blocks.format_percent_cell(total.idle_ns / measurement.span_ns),
-            "gaps": f"{total.gaps:,}",
-            "longest ms": blocks.format_ms(total.longest_ns),
-        }
-        for total in measurement.activities[:top]
-    ]
-    total_row = {
-        "activity": f"sum of {len(measurement.activities)}",
-        "idle ms": blocks.format_ms(measurement.idle_ns),
-        "of idle %": "100.00",
-        "of span %": blocks.format_percent_cell(measurement.idle_ns / measurement.span_ns),
-    }
-    title = "What hosts did while devices were idle"
-    all_rows = [*rows, {}, total_row]
-    return _make_table(title, all_rows, len(measurement.activities), top, hint, ("activity",))
+    """Make a table of the ``top`` longest host activities; see :func:`.list_activity_rows`."""
+    rows = list_activity_rows(measurement, top)
+    return _make_table(ACTIVITY_TITLE, rows, len(measurement.activities), top, hint, ("activity",))
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
