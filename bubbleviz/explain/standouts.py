@@ -245,7 +245,9 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
                 is_unnamed[unnamed] = False
     for index in np.flatnonzero(is_unnamed).tolist():
         rank = ranks[index]
-        stage = "" if rank.stage is None else f", stage {rank.stage}"
+        has_pipelines = rank.pipeline is not None and len({r.pipeline for r in ranks}) > 1
+        pipeline = f"p{rank.pipeline} " if has_pipelines else ""
+        stage = "" if rank.stage is None else f", {pipeline}stage {rank.stage}"
         name = format_rank_name(rank.global_rank, index, to_one_line(rank.label, 40))
         yield "rank", f"{name}{stage}", np.array([index], np.int64)
 

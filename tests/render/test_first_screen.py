@@ -21,6 +21,7 @@ from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.render.text.first_screen import MAX_LINES, render_first_screen
 from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.render.wrapping import measure_cells, wrap_text
+from bubbleviz.report.advice import advise
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -199,21 +200,38 @@ def test_very_many_stages_are_grouped() -> None:
     assert [row.split()[1] for row in stage_rows] == [str(stage) for stage in range(64)]
 
 
-def test_the_most_unusual_rank_of_a_group_is_drawn() -> None:
-    report = make_run(64)
-    (first,) = report.iterations
+def change_ratios(report: Report, ratio_of_rank: dict[int, float]) -> Report:
+    """Return the report with new ratios in its first iteration. Other ranks have a ratio of 0.5."""
+    first = report.iterations[0]
     ranks = tuple(
-        replace(rank, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(rank.rank, 0.5)})
+        replace(rank, bubble_ratio={"schedule": ratio_of_rank.get(rank.rank, 0.5)})
         for rank in first.ranks
     )
-    changed = replace(
-        report,
-        iterations=make_iteration_records((replace(first, ranks=make_rank_iterations(ranks)),)),
-    )
+    changed = replace(first, ranks=make_rank_iterations(ranks))
+    return replace(report, iterations=make_iteration_records((changed,)))
+
+
+def test_the_pipeline_of_an_outlier_is_drawn_and_its_row_is_marked() -> None:
+    operations, ranks = make_pipelines(2, 3, 8)
+    report = change_ratios(make_report(operations, ranks=ranks), {4: 0.01})
+    assert advise(report).marked_ranks == ()
+
+    screen = "\n".join(render_lines(report, Display()))
+
+    assert "(pipeline p1)" in screen
+    assert "\nstage 1►" in screen
+    assert ": outlier" in screen
+    assert ", p1 stage 1: busier than the other ranks" in " ".join(screen.split())
+
+
+def test_the_most_unusual_rank_of_a_group_is_drawn() -> None:
+    report = make_run(64)
+    changed = change_ratios(report, {23: 0.99, 41: 0.01})
 
     lines = render_lines(changed, Display())
 
-    ratio_of_row = {tuple(row.split()[1:3]): row.split()[-2] for row in select_rows(lines)}
+    words_of_row = [row.replace("►", " ").split() for row in select_rows(lines)]
+    ratio_of_row = {tuple(words[1:3]): words[-2] for words in words_of_row}
     assert ratio_of_row["23", "(20-23)"] == "99.00"
     assert ratio_of_row["41", "(40-43)"] == "1.00"
     assert ratio_of_row["0", "(0-3)"] == "50.00"

@@ -168,7 +168,7 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
 
     # The page opens at the pipeline of the rank that the advice is about.
     assert title_of(web_page).inner_text() == "Timeline: Pipeline p1"
-    assert first.inner_text().startswith("► node0 GPU 7 (pipeline order 6), stage 2")
+    assert first.inner_text().startswith("► node0 GPU 7 (pipeline order 6), p1 stage 2")
     web_page.run("many_ranks.overview.cursor = [2, 0]; many_ranks.overview.open()")
     expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline p2")
     first.get_by_role("button").click()

@@ -231,7 +231,8 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
         view: The iteration and the ranks to draw.
         display: The terminal.
     """
-    iteration, marked = choose_shown_iteration(report, view.iterations), advise(report).marked_ranks
+    iteration = choose_shown_iteration(report, view.iterations)
+    marked = advise(report).marked_ranks or ranks.list_named_outliers(report)
     selection = None
     if iteration is not None:
         selection = timeline.select_timeline(report, view, iteration, marked)

@@ -299,6 +299,18 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     return lines
 
 
+def list_named_outliers(report: Report) -> tuple[int, ...]:
+    """Return the indices of the single ranks that :func:`make_first_lines` names as outliers.
+
+    Ranks that stand out as a group, such as all ranks of a stage, are not included. The result is
+    empty if there are very many ranks, because their rows do not show single ranks.
+    """
+    if is_many_ranks(len(report.ranks)):
+        return ()
+    groups = list_standouts(report, compute_rank_means(report))[:_MAX_NAMED_STANDOUTS]
+    return tuple(rank for group in groups if group.kind == "rank" for rank in group.ranks)
+
+
 _LONGEST_LABEL = 200
 #: Headers of columns shown even if all their cells are zero or unknown.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})

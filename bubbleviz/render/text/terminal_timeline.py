@@ -36,6 +36,7 @@ from bubbleviz.render.selection import Selection, measure_row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flow_entries
 from bubbleviz.render.wrapping import measure_cells, truncate_to_width, wrap_text
+from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, name_rank_with_number
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
@@ -181,7 +182,8 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks that the advice is about. Their rows are marked and bold.
+        marked: Indices of the ranks to mark: ranks that the advice is about, or outliers. Their rows
+            are marked and bold.
         max_lines: Preferred maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
@@ -243,7 +245,9 @@ def _explain_marks(
         return []
     names = [_name_marked_rank(report, rank, marked) for rank in ranks]
     sign = Span(display.translate(MARK), "bold")
-    return [(sign, Span(f" {list_first(names, 3)}: see the advice"))]
+    is_advised = not set(advise(report).marked_ranks).isdisjoint(marked)
+    meaning = "see the advice" if is_advised else "outlier"
+    return [(sign, Span(f" {list_first(names, 3)}: {meaning}"))]
 
 
 def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> str:
