@@ -182,8 +182,8 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks to mark: ranks that the advice is about, or outliers. Their rows
-            are marked and bold.
+        marked: Indices of the ranks that the advice is about, or of outliers. Their rows are marked
+            and bold.
         max_lines: Preferred maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
