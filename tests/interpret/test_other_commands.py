@@ -70,8 +70,12 @@ def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:
     drafted = bubbleviz.inspect(path).suggestion is not None
     with pytest.raises(bubbleviz.BubblevizError) as caught:
         bubbleviz.analyze(path)
-    assert (["inspect", str(path)] in _commands(str(caught.value))) == drafted
+    advised = _commands(str(caught.value))
+    assert (["inspect", str(path)] in advised) == drafted
     assert drafted
+    assert "if there is no pipeline, run bubbleviz idle instead; otherwise, draft" in str(
+        caught.value
+    )
 
 
 def test_without_work_no_convention_is_advised(tmp_path: Path, cli: CommandLine) -> None:
