@@ -83,7 +83,7 @@ def test_limitations_without_effect_are_not_drawn(
     report = replace(measure("1f1b", tmp_path_factory.getbasetemp()), limitations=limitations)
     texts = " ".join(list_texts(picture(restore("report.json", summarize(report)), View())))
 
-    assert "kernels: lost" in texts
+    assert "Limitations: kernels." in texts
     assert "GPU models" not in texts
 
 
