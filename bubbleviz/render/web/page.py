@@ -1,9 +1,9 @@
 """Renders interactive reports as single HTML files with styles, scripts, libraries and data.
 
-The source files of the page are in ``assets/``. Vega-Lite draws the charts. The package
-vl-convert-python contains Vega-Lite and is imported only when it is needed, because it is an
-optional dependency (extra ``html``). The timeline is drawn by our own script:
-Vega would need one mark per operation, and a run can have more than a million operations.
+The source files of the page are in ``assets/``. Vega-Lite draws the charts; it is an optional
+dependency (extra ``html``, see :mod:`bubbleviz.render.web.charting`). The timeline is drawn by our
+own script: Vega would need one mark per operation, and a run can have more than a million
+operations.
 
 The page contains the numbers of the report as compressed JSON, and its timeline as compact columns;
 see :mod:`bubbleviz.render.web.shards`.
@@ -19,7 +19,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -34,8 +33,8 @@ from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import replace_control_characters
 from bubbleviz.render import palette
-from bubbleviz.render.extras import check_installed
 from bubbleviz.render.rows import select_ranks
+from bubbleviz.render.web.charting import load_charting
 from bubbleviz.render.web.shards import compress, encode_tables, make_shards
 from bubbleviz.render.web.unsaved import UnsavedNumbers, collect_unsaved_numbers
 from bubbleviz.report.measure import name_saved_measure
@@ -75,8 +74,6 @@ _SCRIPTS = (
 )
 #: Matches the parts of the template that are replaced in pages without a pipeline.
 _REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
-#: JavaScript statement that exports the charting-library function that the page needs.
-ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
     "This report needs JavaScript, which this browser does not run. "
     "For the tables as text, run: bubbleviz analyze RUN -o FILE.txt. "
@@ -165,7 +162,7 @@ def fill_template(
         document=document,
         columns=columns,
         blocks="".join(f"{block}\n" for block in blocks),
-        charting="" if replacements else _load_charting(),
+        charting="" if replacements else _load_licensed_charting(),
         script="\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS),
     )
 
@@ -181,19 +178,13 @@ def _fill_style() -> str:
     return Template(_read_asset("page.css")).substitute(colors)
 
 
-@cache
-def _load_charting() -> str:
-    """Return one script that contains Vega, Vega-Lite, Vega-Embed, all dependencies and licenses.
+def _load_licensed_charting() -> str:
+    """Return the charting script, preceded by the licenses of its libraries.
 
     Raises:
         OutputError: The package vl-convert-python is not installed.
     """
-    check_installed("vl_convert")
-    # The script must not contain text that would end the surrounding <script> element.
-    from vl_convert import javascript_bundle
-
-    script = javascript_bundle(ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    return f"/*\n{_read_asset('licenses.txt')}*/\n{script}"
+    return f"/*\n{_read_asset('licenses.txt')}*/\n{load_charting()}"
 
 
 #: zlib compression level. It is twice as fast as the default, and makes columns only 3 % larger.
