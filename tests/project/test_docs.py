@@ -80,6 +80,8 @@ def test_printed_samples_are_current(
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setenv("COLUMNS", "80")
+    # The samples show a pipe, whose output does not depend on the height of a terminal.
+    monkeypatch.delenv("LINES", raising=False)
     printed = r"<!-- printed by: bubbleviz ([^\n]*) -->\n```\n(.*?)```"
 
     for command, sample in re.findall(printed, page.read_text("utf-8"), re.DOTALL):
