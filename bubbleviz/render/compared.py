@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bubbleviz.model.texts import label_document, name_python_arguments
+from bubbleviz.model.texts import label_document
 from bubbleviz.render.comparison import RENDERINGS, SCHEMA, draw_svg, list_sections, make_document
-from bubbleviz.render.display import Hinting, Picture, make_view, save_as, wrap_fragment
+from bubbleviz.render.display import Hinting, Picture, draw_picture, save_as, wrap_fragment
 from bubbleviz.render.html import render_html
 from bubbleviz.report.compared import comparison
 from bubbleviz.report.view import View
@@ -40,9 +41,7 @@ class Comparison(comparison.Comparison, Hinting):  # noqa: D101 - help() shows t
         Raises:
             UsageError: A run has no operations to draw, or a value is invalid.
         """
-        view = make_view(style, width, causes=causes)
-        with name_python_arguments():
-            return Picture(draw_svg(self, view))
+        return draw_picture(partial(draw_svg, self), style, width, causes=causes)
 
     def save(self, path: str | Path) -> None:
         """Write the comparison to a file. The path's suffix determines the format.

@@ -200,6 +200,28 @@ def convert_to(kind: type[DataT], value: Any, **changes: Any) -> DataT:
     return kind(**values | changes)
 
 
+def draw_picture(
+    draw: Callable[[View], str],
+    style: str | None,
+    width: str | float | None,
+    **attributes: Any,
+) -> Picture:
+    """Return the picture that a function draws for the arguments of a ``plot`` method.
+
+    Args:
+        draw: Function that returns the SVG document for a view.
+        style: Style of the picture; see :class:`.View`.
+        width: Width on paper with a unit, such as ``"89mm"``, or a number of millimeters.
+        attributes: Other attributes of the view.
+
+    Raises:
+        UsageError: A value is invalid or has the wrong type, or there is nothing to draw.
+    """
+    view = make_view(style, width, **attributes)
+    with name_python_arguments():
+        return Picture(draw(view))
+
+
 def make_view(style: str | None, width: str | float | None, **attributes: Any) -> View:
     """Return a view from the arguments of a ``plot`` method.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bubbleviz.model.texts import label_document, name_python_arguments
-from bubbleviz.render.display import Picture, make_view, save_as
+from bubbleviz.model.texts import label_document
+from bubbleviz.render.display import Picture, draw_picture, save_as
 from bubbleviz.render.ideal import RENDERINGS, SCHEMA, draw_svg, make_document
 from bubbleviz.report.view import View
 from bubbleviz.schedules import ideal
@@ -32,9 +33,7 @@ class _Simulated:
         Raises:
             UsageError: The schedule is a formula without operations, or a value is invalid.
         """
-        view = make_view(style, width, causes=causes)
-        with name_python_arguments():
-            return Picture(draw_svg(self, view))
+        return draw_picture(partial(draw_svg, self), style, width, causes=causes)
 
     def save(self: Any, path: str | Path) -> None:
         """Write the simulated schedule to a file. The path's suffix determines the format.

@@ -293,7 +293,7 @@ def _find_independent_operations(
     follows: Ints,
     queues: _Queues,
 ) -> Ints:
-    """Return the first operations of ranks in iterations whose launches do not wait for an input.
+    """Return the first operation of each rank in each iteration if no input delays its launch.
 
     This applies to all iterations of a rank. At least one of the following must be true:
 
@@ -329,7 +329,7 @@ def _find_independent_operations(
 
 
 def _mask_unusual_leads(launches: _Launches, rank_row: Ints, lead_ns: Ints) -> Bools:
-    """Return a mask of the ranks whose first launches have another lead than their other launches.
+    """Return a mask of the ranks whose first launches have a different lead from the others.
 
     The lead is the time from a launch to the input of the operation. If a host waits for inputs,
     all of its leads are about equal. Medians are compared. They differ if the difference is more
