@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize
 from bubbleviz.render.latex import (
+    PREAMBLE_COMMENT,
     LatexTable,
     escape_latex,
     format_cell,
@@ -46,7 +47,7 @@ def render(comparison: Comparison, figure_comments: Iterable[str]) -> str:
 
 def _list_comments(comparison: Comparison) -> Iterator[str]:
     """Yield comment lines that name the package to load, the file of each run, and restrictions."""
-    yield r"% Required in the preamble: \usepackage{booktabs}"
+    yield PREAMBLE_COMMENT
     for run in comparison.runs:
         yield f"% Run {truncate_latex(run.title)}: measured with bubbleviz {run.saved.version}"
     for note in comparison.notes:
@@ -146,14 +147,14 @@ def _format_probability(p: float | None) -> str:
     return r"$<$\,0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _write_note(comparison: Comparison, ratio: str) -> str:
+def _write_note(comparison: Comparison, ratio_heading: str) -> str:
     """Return the note below the table, which defines the columns and names restrictions.
 
     Args:
         comparison: The comparison.
-        ratio: Heading of the column with the ratio.
+        ratio_heading: Heading of the column with the ratio.
     """
-    definitions = {known.name: known.definition for known in list_ratios()}
+    definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     definition = definitions.get(comparison.headline)
     meaning = f"the ratio {comparison.headline}"
     if definition is not None:
@@ -163,7 +164,7 @@ def _write_note(comparison: Comparison, ratio: str) -> str:
     )
     per_microbatch = ", per microbatch" if is_per_microbatch else ""
     note = (
-        f"{ratio}: {escape_latex(meaning)}. ms: mean length of the window "
+        f"{ratio_heading}: {escape_latex(meaning)}. ms: mean length of the window "
         rf"\emph{{{escape_latex(comparison.longest)}}}. CI: confidence interval of the mean "
         rf"(Student's $t$, half width). $\Delta$: change in length from the first "
         f"run{per_microbatch}. $p$: Welch's $t$-test of this change, over iterations."

@@ -26,6 +26,8 @@ _MAX_LENGTH = 600
 _STYLE, _WIDTH_MM = "paper", 89.0
 #: Matches file names that need no escaping in ``\\includegraphics``.
 _PLAIN_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: Comment that names the package that a table needs.
+PREAMBLE_COMMENT = r"% Required in the preamble: \usepackage{booktabs}"
 #: LaTeX for characters that have a special meaning or no ASCII form.
 _SPELLED = {
     "\\": r"\textbackslash{}",

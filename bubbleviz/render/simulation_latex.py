@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import capitalize
 from bubbleviz.render.latex import (
+    PREAMBLE_COMMENT,
     LatexTable,
     escape_latex,
     format_cell,
@@ -42,7 +43,7 @@ def render(
 
 def _list_comments(choices: Sequence[Choice]) -> Iterator[str]:
     """Yield comment lines that name the package to load and the schedules without numbers."""
-    yield r"% Required in the preamble: \usepackage{booktabs}"
+    yield PREAMBLE_COMMENT
     for choice in choices:
         if choice.reason:
             yield f"% {truncate_latex(choice.schedule)}: {truncate_latex(choice.reason)}"

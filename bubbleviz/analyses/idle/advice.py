@@ -221,7 +221,7 @@ def _suggest_nccl(measurement: IdleMeasurement) -> str:
         for rank in measurement.devices
     ]
     with_nccl = [
-        rank for rank, own in zip(measurement.devices, counts_of_device, strict=True) if own
+        rank for rank, counts in zip(measurement.devices, counts_of_device, strict=True) if counts
     ]
     if not with_nccl:
         return ""
@@ -229,7 +229,7 @@ def _suggest_nccl(measurement: IdleMeasurement) -> str:
     if has_communicators and len(with_nccl) == 1:
         return "; to see which rank is late, run bubbleviz nccl with the profiles of all ranks"
     is_one_profile = len(set(measurement.paths)) == 1 and len(with_nccl) > 1
-    is_paired = is_one_profile and all(own == counts_of_device[0] for own in counts_of_device)
+    is_paired = is_one_profile and all(counts == counts_of_device[0] for counts in counts_of_device)
     if has_communicators or is_paired:
         return "; to see which rank is late, run bubbleviz nccl"
     return ""

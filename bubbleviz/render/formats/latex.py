@@ -8,6 +8,7 @@ from pathlib import Path
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.model.texts import capitalize, format_count, format_percent_bounds
 from bubbleviz.render.latex import (
+    PREAMBLE_COMMENT,
     LatexTable,
     escape_latex,
     format_cell,
@@ -54,7 +55,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
         measure: Name of the measured quantity.
     """
     yield f"% {measure} by bubbleviz {escape_latex(report.version)}."
-    yield r"% Required in the preamble: \usepackage{booktabs}"
+    yield PREAMBLE_COMMENT
     for profile in report.profiles[:_MAX_PROFILES]:
         yield f"% Profile: {truncate_latex(Path(profile.path).name)}"
     if len(report.profiles) > _MAX_PROFILES:
