@@ -57,6 +57,7 @@ from bubbleviz.schedules.choices import Choice
 #: Maximum number of rows in a notebook picture.
 MAX_ROWS = 64
 
+#: Matches the XML declaration of an SVG document.
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 #: Column types of the tables of causes and of schedules.
@@ -173,7 +174,7 @@ class ReportPicture(Picture):
 
 
 class Plotting:
-    """Method ``plot`` of measured and of loaded reports."""
+    """Base class of measured and loaded reports, with the method ``plot``."""
 
     def _get_drawn_report(self) -> measured.Report:
         """Return the report that pictures show. Subclasses implement this method."""
@@ -220,7 +221,7 @@ class Plotting:
         _check_numbers("iteration", indices, [i.index for i in report.iterations])
         _check_sequence("ranks", ranks)
         numbers = tuple(ranks) if rank is None else (*ranks, rank)
-        _check_numbers("rank", numbers, [each.number for each in report.ranks])
+        _check_numbers("rank", numbers, [entry.number for entry in report.ranks])
         view = make_view(
             style,
             width,
@@ -453,8 +454,8 @@ def render_fragment(report: measured.Report) -> str:
     iteration and the limitations. If the picture does not show all rows, a note says so.
     """
     ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
-    defined = Sentence(f"{report.headline} = {format_definition(ratio.definition)}")
-    above = render_html([*summarize(report), defined])
+    definition = Sentence(f"{report.headline} = {format_definition(ratio.definition)}")
+    above = render_html([*summarize(report), definition])
     lines = list_limitation_lines(report)
     below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
     # A notebook can contain several reports, so the element ids of their pictures must differ. The

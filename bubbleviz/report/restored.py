@@ -59,12 +59,25 @@ DerivedT = TypeVar("DerivedT")
 
 #: Columns of the timeline's table of operations that have the same name in ``Operations``.
 _SAME_COLUMNS = (
-    *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
-    *("virtual_stage", "kernels", "active_ns"),
+    "rank",
+    "iteration",
+    "phase",
+    "microbatch",
+    "second_microbatch",
+    "chunk",
+    "second_chunk",
+    "virtual_stage",
+    "kernels",
+    "active_ns",
 )
 #: Columns of ``WindowColumns`` that have the same name in ``AccountColumns``.
 _SAME_TIMES = (
-    *("start_ns", "end_ns", "compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns"),
+    "start_ns",
+    "end_ns",
+    "compute_ns",
+    "optimizer_ns",
+    "overlap_ns",
+    "unattributed_ns",
     "bubble_ns",
 )
 
@@ -114,7 +127,7 @@ def check_timeline(path: str, run: saved.RunSummary) -> None:
     """
     if run.timeline is None:
         raise UsageError(
-            f"{path}: this report has no timeline, because the run has more than "
+            f"{path}: no timeline was saved, because the run has more than "
             f"{MAX_SAVED_OPERATIONS:,} operations; pass the profiles of the run instead, or leave "
             "out the picture"
         )
@@ -192,12 +205,13 @@ def restore_what_if(entry: saved.WhatIfEntry) -> WhatIf:
     Returns:
         The times of the run and one row per schedule, without the simulations themselves.
     """
-    measured = None if entry.times is None else _restore_times(entry.times)
+    measured, rows = None, tuple[Choice, ...]()
+    if entry.times is not None:
+        measured = _restore_times(entry.times)
+        rows = tuple(_restore_choice(row, measured) for row in entry.rows)
     return WhatIf(
         measured=measured,
-        rows=()
-        if measured is None
-        else tuple(_restore_choice(row, measured) for row in entry.rows),
+        rows=rows,
         same_schedule=None,
         reason=entry.reason,
         window=entry.window,
@@ -361,8 +375,8 @@ def _restore_summary(numbers: saved.Numbers) -> Summary:
 
 def _restore_spreads(averages: Mapping[str, saved.Average]) -> dict[str, Spread]:
     return {
-        name: Spread(each.mean, each.std, each.min, each.max, each.ci95, each.n)
-        for name, each in averages.items()
+        name: Spread(average.mean, average.std, average.min, average.max, average.ci95, average.n)
+        for name, average in averages.items()
     }
 
 
@@ -493,17 +507,19 @@ def _restore_account(
         tables: Ranks of each iteration, or None if the report does not contain them.
         ratio: Name of the ratio.
     """
-    known = [table if table is not None and ratio in table.windows else None for table in tables]
+    with_windows = [
+        table if table is not None and ratio in table.windows else None for table in tables
+    ]
 
     def fill(name: str) -> Ints:
         """Return one column of the windows."""
-        return _fill_column(shape, known, lambda table: getattr(table.windows[ratio], name))
+        return _fill_column(shape, with_windows, lambda table: getattr(table.windows[ratio], name))
 
     return AccountColumns(
         **{name: fill(name) for name in _SAME_TIMES},
         running_ns=np.zeros(shape, np.int64),
-        work_ns=_fill_column(shape, known, lambda table: _list_work_times(table, ratio)),
-        is_known=tuple(table is not None for table in known),
+        work_ns=_fill_column(shape, with_windows, lambda table: _list_work_times(table, ratio)),
+        is_known=tuple(table is not None for table in with_windows),
         bounds=None,
     )
 
@@ -572,11 +588,11 @@ def _restore_cause_times(
 
     def fill(cause: Cause) -> Ints:
         """Return the idle time that has one cause."""
-        known = [
-            t if t is not None and cause.label in t.cause_ns.get(ratio, {}) else None
-            for t in tables
+        with_cause = [
+            table if table is not None and cause.label in table.cause_ns.get(ratio, {}) else None
+            for table in tables
         ]
-        return _fill_column(shape, known, lambda table: table.cause_ns[ratio][cause.label])
+        return _fill_column(shape, with_cause, lambda table: table.cause_ns[ratio][cause.label])
 
     return np.stack([fill(cause) for cause in Cause], axis=-1)
 
@@ -600,8 +616,8 @@ def _restore_path(run: saved.RunSummary, timeline: Timeline) -> CriticalPath | N
     entry, rows = run.critical_path, timeline.tables["critical"]["operation"]
     if entry is None or not len(rows):
         return None
-    nothing = np.zeros(0, np.int64)
-    return CriticalPath(entry.iteration, rows, entry.length_ns, (), (), nothing, nothing)
+    no_rows = np.zeros(0, np.int64)
+    return CriticalPath(entry.iteration, rows, entry.length_ns, (), (), no_rows, no_rows)
 
 
 def _restore_texts(run: saved.RunSummary) -> dict[Callable[[Report], Any], Any]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of names that a sentence lists.
 _MAX_NAMED = 3
-#: Advice about slow transfers in general, slow ranks, and profiler overhead.
+#: Advice about slow transfers in general.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 #: Advice about slow transfers if neither transfers nor launches were recorded.
 _FIND_LATE_STARTS = "Find out why operations start long after their input was produced"
@@ -72,7 +72,10 @@ _UNKNOWN_WHY_LATE = (
     "reason"
 )
 _RECORD_BOTH = "Record both to tell them apart"
-_CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
+#: Next check if a rank or GPU is slow.
+_CHECK_GPU = "check clocks, temperature, cooling and other jobs there"
+_CHECK_SLOW_RANKS = capitalize(_CHECK_GPU)
+#: Advice if the profiler itself delays launches.
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
@@ -698,7 +701,7 @@ def _compare_ranges(faults: Sequence[Fault], others: str) -> str:
 
     Args:
         faults: Faults with slow operations.
-        others: Where operations take their usual time, such as ``on other hosts``.
+        others: Text that names what the times are compared with, such as ``on other hosts``.
     """
     multiples: dict[str, list[float]] = {}
     for fault in faults:
@@ -754,24 +757,23 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     # A stage with too many layers and a stage on a slow GPU take equally long.
     repair = f"find out why {rank} is slow"
     action = capitalize(repair) if fault.detail == ONLY_REPAIR else f"{action}, or {repair}"
-    return action, evidence, _tell_stage_from_rank(fault)
+    return action, evidence, _distinguish_stage_from_gpu(fault)
 
 
-def _tell_stage_from_rank(fault: Fault) -> str:
+def _distinguish_stage_from_gpu(fault: Fault) -> str:
     """Return a sentence that helps to distinguish a stage with too many layers from a slow GPU."""
     if fault.detail == OUTPUT_LAYER:
         return (
             f"Stage {fault.stage} also runs the output layer and the loss. If it already has fewer "
-            "layers for this reason, check clocks, temperature, cooling and other jobs there"
+            f"layers for this reason, {_CHECK_GPU}"
         )
     if fault.detail == SAME_KERNELS:
         return (
-            "It runs as many kernels as the other stages, so its GPU is probably slow: check "
-            "clocks, temperature, cooling and other jobs there"
+            "It runs as many kernels as the other stages, so its GPU is probably slow: "
+            f"{_CHECK_GPU}"
         )
     check = (
-        f"If stage {fault.stage} has no more layers than the others, its GPU is slow: check "
-        "clocks, temperature, cooling and other jobs there"
+        f"If stage {fault.stage} has no more layers than the others, its GPU is slow: {_CHECK_GPU}"
     )
     if fault.detail == ONLY_REPAIR:
         return f"{check}. Otherwise, moving layers to other stages would save nothing"
@@ -1086,7 +1088,9 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
 
 def _describe_thread(report: Report, fault: Fault) -> str:
     """Return a clause about what the host did during the longest delay, or "" if unknown."""
-    return describe_thread(*(None if at < 0 else report.operations.names[at] for at in fault.host))
+    names = report.operations.names
+    call, surrounding_range = (None if name < 0 else names[name] for name in fault.host)
+    return describe_thread(call, surrounding_range)
 
 
 def _has_host(fault: Fault) -> bool:

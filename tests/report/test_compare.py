@@ -594,9 +594,9 @@ def test_a_saved_report_without_a_timeline_is_refused_before_others_are_measured
     assert "missing" in message
     message = cli.refused("compare", ONE, large, f"--{kind}", tmp_path / "x", code=2)
 
-    assert "this report has no timeline, because the run has more than 20,000" in message
+    assert "no timeline was saved, because the run has more than 20,000" in message
     assert list(tmp_path.iterdir()) == [large]
-    with pytest.raises(UsageError, match="this report has no timeline"):
+    with pytest.raises(UsageError, match="no timeline was saved"):
         draw_svg(compare([make_run("a"), make_run("b")]), View())
     with pytest.raises(UsageError, match="a comparison of idle time has no operations"):
         draw_svg(compare([make_run("a", name="idle"), make_run("b", name="idle")]), View())
