@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.idle.analysis import IdleReport
     from bubbleviz.analyses.inspection import inspect
     from bubbleviz.analyses.nccl.report import NcclReport, nccl
-    from bubbleviz.api import analyze, compare, load, simulate
+    from bubbleviz.api.analysis import analyze
+    from bubbleviz.api.comparison import compare
+    from bubbleviz.api.loading import load
+    from bubbleviz.api.simulation import simulate
     from bubbleviz.render.notebook import Report
     from bubbleviz.report.idle_summary import IdleSummary
     from bubbleviz.report.summary import RunSummary
@@ -56,10 +59,10 @@ _MODULES = {
     "Report": "bubbleviz.render.notebook",
     "RunSummary": "bubbleviz.report.summary",
     "View": "bubbleviz.report.view",
-    "analyze": "bubbleviz.api",
-    "compare": "bubbleviz.api",
-    "load": "bubbleviz.api",
-    "simulate": "bubbleviz.api",
+    "analyze": "bubbleviz.api.analysis",
+    "compare": "bubbleviz.api.comparison",
+    "load": "bubbleviz.api.loading",
+    "simulate": "bubbleviz.api.simulation",
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
     "nccl": "bubbleviz.analyses.nccl.report",

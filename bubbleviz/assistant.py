@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bubbleviz import api
 from bubbleviz._version import __version__
 from bubbleviz.analyses.first_look import choose_command
 from bubbleviz.analyses.idle import idle
@@ -27,6 +26,10 @@ from bubbleviz.analyses.idle.report import DEFINITIONS
 from bubbleviz.analyses.inspection import inspect as inspect_profile
 from bubbleviz.analyses.plan.documents import as_json
 from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
+from bubbleviz.api.analysis import analyze as analyze_run
+from bubbleviz.api.comparison import compare as compare_runs
+from bubbleviz.api.loading import load
+from bubbleviz.api.simulation import simulate as simulate_schedule
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import (
     BubblevizError,
@@ -330,7 +333,7 @@ def _get_report(path: str) -> Report:
 
 @lru_cache(maxsize=2)
 def _analyze_cached(path: str, _: tuple[tuple[str, int], ...]) -> Report:
-    return api.analyze(path)
+    return analyze_run(path)
 
 
 def _to_ms(time_ns: float | None) -> float | None:
@@ -452,7 +455,7 @@ def _describe_saved(path: str) -> Answer:
     Args:
         path: Path of the report.
     """
-    report = api.load(path)
+    report = load(path)
     restrictions = [restriction.text for restriction in read_restrictions(report.restrictions)]
     if isinstance(report, IdleSummary):
         return {
@@ -621,7 +624,7 @@ def compare(before: str, after: str) -> Answer:
         before: profiles or a saved report of the first run.
         after: profiles or a saved report of the second run.
     """
-    comparison = api.compare(before, after)
+    comparison = compare_runs(before, after)
     rows = [
         {
             "ratio": name,
@@ -671,7 +674,9 @@ def simulate(
     """
     report = None if path is None else path if is_saved_report(path) else _get_report(path)
     times = {"tf": forward_ms, "tb": backward_ms, "tw": weight_ms, "tcomm": transfer_ms}
-    simulated = api.simulate(schedule, stages, microbatches, report=report, chunks=chunks, **times)
+    simulated = simulate_schedule(
+        schedule, stages, microbatches, report=report, chunks=chunks, **times
+    )
     result_names = ("makespan_ms", "cost_ms", "schedule_ratio", "stage_ratio", "carried_ms")
     return {
         "units": _UNITS,

@@ -226,7 +226,7 @@ class MeasurementOptions:
         Raises:
             BubblevizError: See :func:`bubbleviz.analyze`.
         """
-        from bubbleviz.api import analyze
+        from bubbleviz.api.analysis import analyze
 
         with show_reading_progress() as bars:
             return analyze(

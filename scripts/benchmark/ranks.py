@@ -161,8 +161,9 @@ def _write(run: PlantedRun, kind: str, options: argparse.Namespace, folder: Path
 
 def _analyze(path: str, jobs: int) -> Measured:
     """Analyze a run as the command line does, but with CPU time as the clock of ``--timings``."""
-    from bubbleviz import api, timing
+    from bubbleviz import timing
     from bubbleviz.__main__ import OBJECTS_BETWEEN_COLLECTIONS
+    from bubbleviz.api.analysis import analyze
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
     from bubbleviz.render.text.first_screen import render_first_screen
@@ -176,7 +177,7 @@ def _analyze(path: str, jobs: int) -> Measured:
     modules_bytes = _read_status("VmRSS")
     cpu_s, wall_s = process_time(), perf_counter()
     with timing.record_steps() as steps:
-        report = api.analyze(path, jobs=jobs)
+        report = analyze(path, jobs=jobs)
         with timing.time_step("print"), redirect_stdout(io.StringIO()):
             display = Display()
             show_lines(render_first_screen(report, View(), display), display)

@@ -44,7 +44,7 @@ def run_interrupted(module: str, *arguments: str) -> subprocess.CompletedProcess
         "numpy",
         "numpy._core._multiarray_umath",
         "numpy.linalg",
-        "bubbleviz.api",
+        "bubbleviz.api.analysis",
         "bubbleviz.render.text.report",
     ],
 )

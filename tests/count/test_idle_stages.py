@@ -402,7 +402,7 @@ def test_a_stage_is_not_idle_on_a_clock_that_cannot_be_compared(
         comparable = np.zeros_like(run.timebase.comparable)
         return replace(run, timebase=replace(run.timebase, comparable=comparable))
 
-    monkeypatch.setattr("bubbleviz.api.merge", merge_on_unknown_clocks)
+    monkeypatch.setattr("bubbleviz.api.analysis.merge", merge_on_unknown_clocks)
 
     complete = [iteration.complete for iteration in bubbleviz.analyze(path).iterations]
     assert complete == [True, False, True]

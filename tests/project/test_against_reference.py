@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from bubbleviz import api
+from bubbleviz.api.analysis import analyze
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
@@ -56,7 +56,7 @@ def analyze_both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Ana
         for rank in iteration.values():
             assert all(a.length == sum(a[1:]) for a in rank.accounts.values())
     try:
-        return api.analyze([path], convention="zero-bubble"), analysis
+        return analyze([path], convention="zero-bubble"), analysis
     except ProfileError:
         return None, analysis
 

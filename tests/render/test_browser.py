@@ -14,7 +14,7 @@ import pytest
 
 from bubbleviz.analyses.idle import idle as measured
 from bubbleviz.analyses.idle.page import render as idle_page
-from bubbleviz.api import analyze
+from bubbleviz.api.analysis import analyze
 from bubbleviz.cli.serving import open_server
 from bubbleviz.count.statistics import Spread
 from bubbleviz.model.limitations import Limitation, LimitationKind

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bubbleviz.api import analyze
+from bubbleviz.api.analysis import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.render.extras import check_installed

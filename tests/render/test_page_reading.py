@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.api import analyze
+from bubbleviz.api.analysis import analyze
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.web import page as html
 from bubbleviz.report.bubble_parts import compute_bubble_parts

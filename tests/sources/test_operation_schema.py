@@ -6,7 +6,7 @@ import re
 
 import polars
 
-from bubbleviz import api
+from bubbleviz.api.analysis import analyze
 from bubbleviz.render.formats.csv import list_columns
 from bubbleviz.report.operation_columns import build_operation_table
 from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
@@ -29,7 +29,7 @@ def test_the_guide_names_every_column_and_no_other() -> None:
 
 
 def test_all_columns_that_reports_write_can_be_read() -> None:
-    report = api.analyze(FIXTURES / "1f1b")
+    report = analyze(FIXTURES / "1f1b")
 
     assert set(list_columns(report)) - set(COLUMNS) == DERIVED
     assert {*polars.DataFrame(build_operation_table(report)).columns} - set(COLUMNS) == DERIVED

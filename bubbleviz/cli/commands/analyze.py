@@ -136,7 +136,7 @@ def analyze(
     picture.check(outputs.formats.values())
     with record_steps() as steps:
         with time_step("load the analysis"):
-            from bubbleviz.api import analyze as analyze_run
+            from bubbleviz.api.analysis import analyze as analyze_run
         with show_reading_progress() as bars, print_warnings(outputs.names, quiet=outputs.quiet):
             report = analyze_run(
                 profiles,

@@ -120,7 +120,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
         outputs: Outputs of the command, of which the first one is the bundle.
     """
     from bubbleviz.analyses.bundle import make_bundle
-    from bubbleviz.api import analyze
+    from bubbleviz.api.analysis import analyze
 
     outputs.check(file.path for file in find_profiles(profiles))
     report = analyze(profiles, convention=convention)

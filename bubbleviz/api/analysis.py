@@ -1,20 +1,19 @@
-"""Functions of the Python API: measure, load, compare and simulate runs. They print nothing."""
+"""The function ``analyze`` of the Python API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import is_drafted
-from bubbleviz.errors import InputError, UsageError
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compare_with_plan
 from bubbleviz.explain.windowed import select_window
@@ -28,33 +27,13 @@ from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.render.compared import Comparison
-from bubbleviz.render.display import convert_to
-from bubbleviz.render.loaded import LoadedIdleReport, LoadedReport
 from bubbleviz.render.notebook import Report
-from bubbleviz.render.simulated import Estimate, Ideal
-from bubbleviz.report.compared import comparison
-from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.memory_limits import collect_memory
 from bubbleviz.report.other_schedules import simulate_other_schedules
 from bubbleviz.report.report import add_schedule, build_report, find_schedule
-from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.run_times import choose_sizes_and_times
-from bubbleviz.report.saved import check_pipeline, is_saved_report, read_pipeline, read_saved
-from bubbleviz.report.summarizing import summarize
-from bubbleviz.report.summary import RunSummary
-from bubbleviz.schedules import ideal
 from bubbleviz.schedules.communication.torch_csv import read_file
-from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, find_missing_files
 from bubbleviz.timing import time_step
-
-if TYPE_CHECKING:  # at run time, these modules are imported only by commands that need them
-    from typing import TypeAlias
-
-    from bubbleviz.analyses.idle.analysis import IdleReport
-
-    _Run: TypeAlias = Report | RunSummary | IdleReport | IdleSummary | str | Path
 
 
 def analyze(
@@ -248,154 +227,6 @@ def _parse_flops(text: str) -> tuple[float, float]:
             "peak FLOPs per second of a GPU, e.g. 4.2e15/989e12"
         )
     return flops, peak
-
-
-def load(path: str | Path) -> LoadedReport | LoadedIdleReport:
-    """Load a report that was saved as JSON.
-
-    Args:
-        path: Path of the JSON file.
-
-    Returns:
-        A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
-        ``idle``. The summary's attributes have the same names as the JSON keys. A ``RunSummary``
-        also has ``plot``, ``ratios``, ``causes``, ``stages`` and ``what_if()`` of the report that
-        was saved, and an ``IdleSummary`` also has ``causes``.
-
-    Raises:
-        InputError: The file cannot be read, or is not a saved report.
-    """
-    saved = read_saved(str(path))
-    if isinstance(saved, RunSummary):
-        return LoadedReport.from_summary(saved)
-    return LoadedIdleReport.from_summary(saved)
-
-
-def compare(
-    *runs: Report
-    | RunSummary
-    | IdleReport
-    | IdleSummary
-    | str
-    | Path
-    | Sequence[Report | RunSummary | IdleReport | IdleSummary | str | Path],
-) -> Comparison:
-    """Compare the bubble ratios and durations of two or more runs.
-
-    The comparison also checks whether the advice for the first run was followed in the later runs,
-    and whether that helped.
-
-    Args:
-        runs: Each run is a report from ``analyze``, ``idle`` or ``load``, the path of a saved
-            report, or the path of profiles. Profiles are analyzed with the default options. The
-            runs can also be passed as a single list.
-
-    Raises:
-        UsageError: There are fewer than two runs.
-        InputError: A path cannot be read.
-    """
-    listed = [run for each in runs for run in _list_runs(each)]
-    if len(listed) < 2:
-        raise UsageError("compare needs at least two runs")
-    compared = [_read_compared_run(number, run) for number, run in enumerate(listed, 1)]
-    return convert_to(Comparison, comparison.compare(compared))
-
-
-def _list_runs(runs: _Run | Sequence[_Run]) -> Sequence[_Run]:
-    """Return one or more runs as a sequence."""
-    if isinstance(runs, (Report, RunSummary, IdleSummary, str, Path)):
-        return (runs,)
-    return tuple(runs) if isinstance(runs, Iterable) else (runs,)
-
-
-def _read_compared_run(number: int, run: _Run) -> comparison.ComparedRun:
-    """Return a run of a comparison. Paths are loaded or analyzed.
-
-    Args:
-        number: Number of the run in the comparison, which is the title of a run without a path.
-        run: The run.
-
-    Raises:
-        InputError: The path cannot be read.
-    """
-    title = f"run {number}"
-    if isinstance(run, (str, Path)):
-        title = str(run)
-        run = load(run) if is_saved_report(title) else analyze(run)
-    if isinstance(run, Report):
-        summary = summarize(run, by_rank=False)
-        return comparison.ComparedRun(title, title, summary, run)
-    if isinstance(run, (RunSummary, IdleSummary)):
-        return comparison.ComparedRun(title, title, run)
-    return comparison.ComparedRun(title, title, run.summarize())
-
-
-def simulate(
-    schedule: str | None = None,
-    stages: int | None = None,
-    microbatches: int | None = None,
-    *,
-    report: Report | RunSummary | str | Path | None = None,
-    tf: float | Sequence[float] | None = None,
-    tb: float | Sequence[float] | None = None,
-    tw: float | Sequence[float] | None = None,
-    tcomm: float | None = None,
-    chunks: int | None = None,
-) -> Ideal | Estimate:
-    """Simulate a schedule, and return its theoretical cost, makespan, bubble ratios and memory.
-
-    Arguments that are None are taken from the report. If there is no report, each operation takes 1
-    ms and each transfer takes 0 ms.
-
-    Args:
-        schedule: Name of the schedule, such as ``"zb-h1"``. ``bubbleviz schedules`` lists all
-            names.
-        stages: Number of devices.
-        microbatches: Number of microbatches per iteration.
-        report: A report from ``analyze`` or ``load``, or the path of a saved report.
-        tf: Forward time of a microbatch in milliseconds: one value for all stages, or one per
-            stage.
-        tb: Input-gradient time of a microbatch in milliseconds: one value for all stages, or one
-            per stage.
-        tw: Weight-gradient time of a microbatch in milliseconds: one value for all stages, or one
-            per stage.
-        tcomm: Time of a transfer in milliseconds.
-        chunks: Number of model chunks per device, or None for the schedule's default.
-
-    Raises:
-        UsageError: The schedule does not exist or does not support the sizes, or a size is neither
-            given nor in the report.
-        InputError: The report cannot be read, or does not contain a complete pipeline.
-    """
-    run = None if report is None else _get_pipeline(report)
-    given_sizes = schedule, stages, microbatches
-    sizes, times = choose_sizes_and_times(run, given_sizes, tf, tb, tw, tcomm)
-    name, p, m = sizes
-    if name is None or p is None or m is None:
-        raise UsageError(
-            "simulate needs a schedule, stages and microbatches, or a report that contains them"
-        )
-    simulated = simulate_or_estimate(name, p, m, times, chunks)
-    restrictions = () if run is None else read_restrictions(run.restrictions)
-    if isinstance(simulated, ideal.Ideal):
-        return convert_to(Ideal, simulated, restrictions=restrictions)
-    return convert_to(Estimate, simulated, restrictions=restrictions)
-
-
-def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
-    """Return a report's summary after checking that schedules can be simulated from it.
-
-    Raises:
-        InputError: The report cannot be read, is about idle time, or does not contain a complete
-            pipeline.
-    """
-    if isinstance(report, Report):
-        report = summarize(report, by_rank=False, slowdown=False)
-    if isinstance(report, RunSummary):
-        return check_pipeline("the run", report)
-    if isinstance(report, IdleSummary):
-        raise InputError("the report contains only idle time; pass a report from analyze instead")
-    return read_pipeline(str(report))
 
 
 def _make_fleet(

@@ -1,0 +1,1 @@
+"""Functions of the Python API. They print nothing."""
