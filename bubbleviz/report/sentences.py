@@ -941,7 +941,9 @@ def _describe_times_of(report: Report, fault: Fault, iteration_count: str) -> st
 
 def _describe_collective(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for collectives that are slow or exposed."""
-    kind = fault.detail.rsplit(" ", 1)[0] or "collectives"
+    kind = fault.detail.rsplit(" ", 1)[0]
+    if kind == "collective":
+        kind = "the collective"
     if fault.since_iteration is not None:
         (_, before_ms), (_, after_ms) = fault.phases
         where = "" if fault.stage is None else f" of stage {fault.stage}"

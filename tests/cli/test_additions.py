@@ -122,7 +122,7 @@ def test_added_xla_transfers_count_like_built_in_names(
         code, out, err = cli(command, file, *options)
         assert code == 0
         # Only built-in names show the kind of collective.
-        text = f"{out}{err}".replace("Overlap AllGather", "Overlap collective")
+        text = f"{out}{err}".replace("Overlap AllGather", "Overlap the collective")
         outputs.append(text.replace(file, "FILE").replace(name, "NAME"))
 
     # The lengths of the names affect the line breaks.

@@ -23,8 +23,8 @@ _DAMAGED = frozenset(
 )
 #: Kinds of limitations that indicate that work is missing from the profile.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
-#: Maximum number of characters to show of an activity name.
-_NAME = 60
+#: Maximum number of characters of an activity name.
+_MAX_NAME = 60
 #: An activity, exposed communication or copies are mentioned if they take at least this share of
 #: the time.
 SHARE = 0.1
@@ -261,5 +261,5 @@ def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
         )
     share_text = format_percent(main.idle_ns / measurement.idle_ns)
     of_span = format_percent(main.idle_ns / measurement.span_ns)
-    name = to_one_line(main.activity, _NAME)
+    name = to_one_line(main.activity, _MAX_NAME)
     return f'{share_text} of the idle time ({of_span} of the span) is "{name}": {hint}'

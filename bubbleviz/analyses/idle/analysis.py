@@ -38,7 +38,7 @@ from bubbleviz.report.summary import to_values
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
 #: Maximum number of gaps per rank in the JSON that :meth:`IdleReport.save` writes.
-_LONGEST = 12
+_MAX_GAPS = 12
 #: Maximum number of kernels that :attr:`IdleReport.kernels` prints.
 _MAX_KERNELS = 20
 #: Column types of :attr:`IdleReport.kernels`.
@@ -50,8 +50,6 @@ _KERNEL_KINDS: Mapping[str, Kind] = {
 }
 #: Names of the formats that :meth:`IdleReport.save` writes.
 _FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "markdown", "text")
-
-
 #: Hint for arguments that only the method ``plot`` of other results has.
 _FIXED_SIZE = "pictures of idle time have one size, so call plot() and scale the saved picture"
 #: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
@@ -68,7 +66,7 @@ _HINTS: Mapping[str, str] = {
 
 
 class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the docstring of the base class
-    # Adds notebook display and a method that writes output files.
+    # The subclass adds tables, pictures, output files and notebook display.
 
     _hints = _HINTS
 
@@ -103,7 +101,7 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
         """Return a picture of what each device and its host did over time."""
         return Picture(draw_idle(self))
 
-    def summarize(self, gaps: int = _LONGEST) -> IdleSummary:
+    def summarize(self, gaps: int = _MAX_GAPS) -> IdleSummary:
         """Return the report as it is saved in JSON; :func:`bubbleviz.load` returns the same.
 
         Args:
@@ -130,7 +128,7 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
             UsageError: The file suffix is not supported.
             OutputError: The file cannot be written, or a required package is not installed.
         """
-        save_as(path, _FORMATS, lambda name: format_output(self, name, _LONGEST))
+        save_as(path, _FORMATS, lambda name: format_output(self, name, _MAX_GAPS))
 
     def _repr_html_(self) -> str:
         """Return the report as HTML: advice, tables, picture and limitations."""

@@ -27,7 +27,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Launches
 from bubbleviz.analyses.idle.host import HostEvents, find_events_around
-from bubbleviz.analyses.idle.waits import BLOCKED, HeldWork
+from bubbleviz.analyses.idle.waits import BLOCKED, DelayedWork
 from bubbleviz.conventions import host_activities
 from bubbleviz.explain.idle import (
     IdleIntervals,
@@ -46,7 +46,7 @@ def attribute_idle(
     device: Device,
     launches: Launches,
     activities: Activities,
-    held_work: HeldWork,
+    delayed_work: DelayedWork,
     host: HostEvents,
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
@@ -59,7 +59,7 @@ def attribute_idle(
         device: The device.
         launches: For each gap, the call that launched the work after it.
         activities: All kernels in the profile, followed by all copies.
-        held_work: Kernels and copies that waited for an event.
+        delayed_work: Kernels and copies that waited for an event.
         host: Ranges and API calls recorded on the host threads.
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
@@ -69,7 +69,7 @@ def attribute_idle(
         gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
         ``host``, otherwise -1.
     """
-    waits = _list_waits(device, launches, activities, held_work, numbers)
+    waits = _list_waits(device, launches, activities, delayed_work, numbers)
     idle = _name_host_activity(
         split_at_waits(device.gaps, waits), launches, host, fallback_threads, numbers
     )
@@ -87,7 +87,7 @@ def _list_waits(
     device: Device,
     launches: Launches,
     activities: Activities,
-    held_work: HeldWork,
+    delayed_work: DelayedWork,
     numbers: Numbering[str],
 ) -> tuple[Wait, ...]:
     """List the four consecutive waits in each gap of a device.
@@ -104,7 +104,7 @@ def _list_waits(
         device: The device.
         launches: For each gap, the call that launched the work after it.
         activities: All kernels in the profile, followed by all copies.
-        held_work: Kernels and copies that waited for an event.
+        delayed_work: Kernels and copies that waited for an event.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
     """
     gaps, is_short = device.gaps, device.is_short
@@ -114,15 +114,15 @@ def _list_waits(
     transfer, launch = map(numbers.number, (host_activities.TRANSFER, host_activities.LAUNCH))
     dependency = numbers.number(host_activities.DEVICE)
     under_way_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
-    held_row = find_positions(held_work.work, gaps.after)
-    completed_ns = np.append(held_work.end_ns, NEVER)[held_row]
+    delayed_row = find_positions(delayed_work.work, gaps.after)
+    completed_ns = np.append(delayed_work.end_ns, NEVER)[delayed_row]
     return (
         Wait.of(
             np.where(is_linked, launches.start_ns, gaps.end_ns),
             activity=np.where(is_linked, NONE, unattributed),
         ),
         Wait.of(under_way_ns, activity=np.where(is_copy, transfer, launch)),
-        Wait.of(completed_ns, activity=_number_blocking(held_work, held_row, numbers)),
+        Wait.of(completed_ns, activity=_number_blocking(delayed_work, delayed_row, numbers)),
         Wait.of(make_constant(NEVER, len(gaps)), activity=dependency),
     )
 
@@ -154,20 +154,20 @@ def _number_unattributed(
     return np.where(is_short, short, np.where(is_migration, migration, unlinked))
 
 
-def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
+def _number_blocking(delayed_work: DelayedWork, delayed_row: Ints, numbers: Numbering[str]) -> Ints:
     """Return, for each gap, the activity id for the kind of work that delayed the next work.
 
     The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``.
 
     Args:
-        held_work: Kernels and copies that waited for an event.
-        held_row: Row in ``held_work`` of the work after each gap, or -1 if it did not wait.
+        delayed_work: Kernels and copies that waited for an event.
+        delayed_row: Row in ``delayed_work`` of the work after each gap, or -1 if it did not wait.
         numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         For each gap, an activity id, or -1 if the work after the gap did not wait.
     """
-    kind = np.append(held_work.kind, NONE)[held_row]
+    kind = np.append(delayed_work.kind, NONE)[delayed_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
     number_of_kind = np.array(
         [

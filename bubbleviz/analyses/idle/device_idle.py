@@ -63,7 +63,13 @@ def measure_device(
     threads = find_distinct(np.append(launches.thread, fallback_threads))
     events = evidence.host.select_for_rank(activities, device.rank, threads, numbers)
     idle = attribute_idle(
-        device, launches, activities, evidence.waiting.held_work, events, fallback_threads, numbers
+        device,
+        launches,
+        activities,
+        evidence.waiting.delayed_work,
+        events,
+        fallback_threads,
+        numbers,
     )
 
     def describe_gap(gap: int, number: int) -> GapExample | None:

@@ -250,7 +250,7 @@ def measure_times(device: Device, work: KindsOfWork) -> dict[str, intervals.Inte
         ``exposed_copy``. With the suffix ``_ns``, the keys are fields of
         :class:`.report.RankIdle`.
     """
-    busy, compute, communicating, passing, copying = (
+    busy, compute, communication, point_to_point, copies = (
         intervals.clip_intervals(
             intervals.union(work.start_ns[mask], work.end_ns[mask]), *device.span_ns
         )
@@ -265,11 +265,11 @@ def measure_times(device: Device, work: KindsOfWork) -> dict[str, intervals.Inte
     return {
         "busy": busy,
         "compute": compute,
-        "communication": communicating,
-        "copy": copying,
-        "exposed_communication": intervals.difference(communicating, compute),
-        "exposed_point_to_point": intervals.difference(passing, compute),
-        "exposed_copy": intervals.difference(intervals.difference(copying, compute), communicating),
+        "communication": communication,
+        "copy": copies,
+        "exposed_communication": intervals.difference(communication, compute),
+        "exposed_point_to_point": intervals.difference(point_to_point, compute),
+        "exposed_copy": intervals.difference(intervals.difference(copies, compute), communication),
     }
 
 
@@ -323,5 +323,5 @@ def _make_lane(times: Intervals, work: KindsOfWork, mask: Bools, shortest_ns: in
     start_ns, end_ns = start_ns[np.append(True, is_separate)], end_ns[np.append(is_separate, True)]
     rows, work_start_ns = work.row[mask], work.start_ns[mask]
     order = np.argsort(work_start_ns, kind="stable")
-    begun = np.searchsorted(work_start_ns[order], start_ns, side="right") - 1
-    return LaneIntervals(start_ns, end_ns, rows[order[begun]])
+    first_work = np.searchsorted(work_start_ns[order], start_ns, side="right") - 1
+    return LaneIntervals(start_ns, end_ns, rows[order[first_work]])

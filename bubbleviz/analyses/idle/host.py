@@ -220,7 +220,7 @@ def collect_host_events(
         calls=call_names,
     )
     named_frames = _name_frames(events, ranges, idle, numbers)
-    # Of two equally long events, the later one decides, so named frames come last.
+    # If two events are equally long, the later one wins, so named frames come last.
     return join_tables((_merge_frames(events), named_frames))
 
 
@@ -325,8 +325,8 @@ def _name_frames(
     if len(rows) == 0:
         return events.take(rows)
     functions = Numbering[str]()
-    used, name = np.unique(ranges.name_id[rows], return_inverse=True)
-    function = functions.numbers(name_function(ranges.names[index]) for index in used.tolist())
+    name_ids, name = np.unique(ranges.name_id[rows], return_inverse=True)
+    function = functions.numbers(name_function(ranges.names[name_id]) for name_id in name_ids)
     frames = Frames(
         thread=events.thread[rows],
         start_ns=events.start_ns[rows],
@@ -467,9 +467,9 @@ def collect_host_ranges(
     is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
     # Convert names to the form that conventions match, and drop step names.
     step_names = {name for table in steps.values() for name in table.names}
-    used, row = np.unique(ranges.name_id, return_inverse=True)
+    name_ids, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
-    texts = [range_names.bare_name(ranges.names[name]) for name in used.tolist()]
+    texts = [range_names.bare_name(ranges.names[name_id]) for name_id in name_ids.tolist()]
     name_id = np.array([NONE if t in step_names else names.number(t) for t in texts], np.int64)
     is_xla = np.array([_XLA.match(text) is not None for text in texts], bool)
     is_kept = (name_id[row] != NONE) & (~is_on_device | is_xla[row])
@@ -514,10 +514,10 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     Python's main thread (see ``_PYTHON``) is used instead. If there is no such thread either, the
     id of the main thread is assumed to equal the process id.
     """
-    first = (process << 24) + model.get_pid(process)
+    main_thread = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
-    python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
-    return python[0] if python and first not in names else first
+    python_threads = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
+    return python_threads[0] if python_threads and main_thread not in names else main_thread
 
 
 def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:

@@ -43,9 +43,20 @@ from bubbleviz.report.idle_summary import (
 )
 from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
 
+#: Columns of the CSV file of gaps.
 COLUMNS = (
-    *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
-    *("before", "after", "chunks"),
+    "rank",
+    "host",
+    "pid",
+    "device_id",
+    "step",
+    "start_ns",
+    "end_ns",
+    "idle_ns",
+    "activity",
+    "before",
+    "after",
+    "chunks",
 )
 
 

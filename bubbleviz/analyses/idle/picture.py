@@ -32,6 +32,7 @@ _MAX_BARS = 128
 _N_COLORS = 9
 #: Minimum fraction of the total time for a name to be listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
+#: Color of all activities that have no color of their own.
 REST_COLOR = "#d3d8de"
 #: Font sizes of device names, and of the names and shares of lanes.
 _SIZE, _SMALL = 11.0, 10.0
@@ -75,15 +76,15 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     is_named = len(ranks) <= _MAX_NAMED
     room = _measure_label_room(ranks, is_named=is_named)
     left, right = page.left + room, page.right - _SHARE
-    origin = {
+    origin_ns = {
         rank.path: min(other.start_ns for other in ranks if other.path == rank.path)
         for rank in ranks
     }
-    whole_ns = max(rank.end_ns - origin[rank.path] for rank in ranks)
-    scale = (right - left) / max(whole_ns, 1)
+    total_ns = max(rank.end_ns - origin_ns[rank.path] for rank in ranks)
+    scale = (right - left) / max(total_ns, 1)
     top = page.y
     for rank in ranks:
-        start = left + (rank.start_ns - origin[rank.path]) * scale
+        start = left + (rank.start_ns - origin_ns[rank.path]) * scale
         if is_named:
             page.y += _SIZE
             page.text(to_one_line(rank.label, 100), page.left, page.y, _SIZE, font_weight="bold")
@@ -93,10 +94,10 @@ def draw_idle(measurement: IdleMeasurement) -> str:
             page.text(label, page.left, page.y + 12, _SIZE)
         _draw_lanes(page, rank, (start, rank.span_ns * scale), right, colors, is_named=is_named)
         if any(step.name is not None for step in rank.steps):
-            _draw_steps(page, rank, left, origin[rank.path], scale)
+            _draw_steps(page, rank, left, origin_ns[rank.path], scale)
             page.y += _STEPS
         page.y += _GAP
-    _draw_axis(page, left, right, top, whole_ns)
+    _draw_axis(page, left, right, top, total_ns)
     _draw_legend(page, measurement, colors)
     _draw_side_by_side(page, measurement, colors, right)
     if count > MAX_SHOWN_DEVICES:
@@ -231,13 +232,13 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
     """
     boxes: tuple[list[str], list[str]] = ([], [])
     steps = [step for step in rank.steps if step.name is not None and step.length_ns]
-    reached = left
+    drawn_to = left
     for number, step in enumerate(steps):
         start, end = (left + ((ns or 0) - origin_ns) * scale for ns in (step.start_ns, step.end_ns))
-        if end - reached < 0.5:
+        if end - drawn_to < 0.5:
             continue
         boxes[number % 2].append(box(start, page.y + 2, end, page.y + _STEPS))
-        reached = end
+        drawn_to = end
         name = to_one_line(step.name or "", 40)
         if name and text_width(name, 9) < end - start - 4:
             middle = (start + end) / 2

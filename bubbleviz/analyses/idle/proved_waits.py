@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.analyses.idle.host import HostEvents
-from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting, classify_work
+from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, DelayedWork, Waiting, classify_work
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
@@ -40,7 +40,8 @@ class ProvedWaits(Table):
         by_host: 1 if a host waited, 0 if a stream waited.
         waiting: If a stream waited, the stream number. If a host waited, the index of the call name
             in ``HostEvents.calls``.
-        held_work: Row of the activity that the stream ran after the wait, or -1 if a host waited.
+        delayed_work: Row of the activity that the stream ran after the wait, or -1 if a host
+            waited.
         awaited: Row of the awaited activity.
         kind: Kind of the awaited activity, as an index into ``KIND_NAMES``.
         count: 1, or 0 for the second and later pieces of the same host call.
@@ -52,7 +53,7 @@ class ProvedWaits(Table):
     end_ns: Ints
     by_host: Ints
     waiting: Ints
-    held_work: Ints
+    delayed_work: Ints
     awaited: Ints
     kind: Ints
     count: Ints
@@ -121,11 +122,11 @@ def _collect_stream_waits(
         waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
     """
-    held_work = waiting.held_work
+    delayed_work = waiting.delayed_work
     start_ns, end_ns = (
-        np.clip(time, *device.span_ns) for time in (held_work.start_ns, held_work.end_ns)
+        np.clip(time, *device.span_ns) for time in (delayed_work.start_ns, delayed_work.end_ns)
     )
-    is_of_device = activities.rank[held_work.work] == device.rank
+    is_of_device = activities.rank[delayed_work.work] == device.rank
     rows = np.flatnonzero(is_of_device & (end_ns > start_ns))
     start_ns, end_ns = start_ns[rows], end_ns[rows]
     computing_ns = intervals.measure_within(compute, start_ns, end_ns)
@@ -133,18 +134,18 @@ def _collect_stream_waits(
         start_ns=start_ns,
         end_ns=end_ns,
         by_host=make_constant(0, len(rows)),
-        waiting=waiting.streams[held_work.work[rows]],
-        held_work=held_work.work[rows],
-        awaited=held_work.by[rows],
-        kind=held_work.kind[rows],
+        waiting=waiting.streams[delayed_work.work[rows]],
+        delayed_work=delayed_work.work[rows],
+        awaited=delayed_work.by[rows],
+        kind=delayed_work.kind[rows],
         count=make_constant(1, len(rows)),
         without_compute_ns=end_ns - start_ns - computing_ns,
-        idle_ns=_sum_blocked(held_work, blocked)[rows],
+        idle_ns=_sum_blocked(delayed_work, blocked)[rows],
     )
 
 
-def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Return the idle time in ns that was attributed to the wait in each row of ``held_work``.
+def _sum_blocked(delayed_work: DelayedWork, blocked: IdleIntervals) -> Ints:
+    """Return the idle time in ns that was attributed to the wait in each row of ``delayed_work``.
 
     An idle interval is attributed to a wait if both conditions are met:
 
@@ -152,13 +153,13 @@ def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
     - The interval starts before the wait ends.
 
     Args:
-        held_work: Work that waited for an event.
+        delayed_work: Work that waited for an event.
         blocked: Idle time of a device that is attributed to waits for events.
     """
-    row = find_positions(held_work.work, blocked.after)
-    is_before_event = blocked.start_ns < np.append(held_work.end_ns, NONE)[row]
+    row = find_positions(delayed_work.work, blocked.after)
+    is_before_event = blocked.start_ns < np.append(delayed_work.end_ns, NONE)[row]
     pieces = np.flatnonzero((row != NONE) & is_before_event)
-    idle_ns = np.zeros(len(held_work), np.int64)
+    idle_ns = np.zeros(len(delayed_work), np.int64)
     np.add.at(idle_ns, row[pieces], blocked.end_ns[pieces] - blocked.start_ns[pieces])
     return idle_ns
 
@@ -182,7 +183,7 @@ def _collect_host_waits(
         end_ns=pieces.end_ns,
         by_host=make_constant(1, len(pieces)),
         waiting=host.call[call],
-        held_work=make_constant(NONE, len(pieces)),
+        delayed_work=make_constant(NONE, len(pieces)),
         awaited=host.by[call],
         kind=classify_work(activities, host.by[call], kinds),
         count=count,
@@ -222,7 +223,7 @@ def _add_up_waits(
         awaited = int(waits.awaited[first])
         who = f"host, {host.calls[int(waits.waiting[first])]}" if waits.by_host[first] else ""
         key = (
-            who or describe_stream(int(waits.held_work[first])),
+            who or describe_stream(int(waits.delayed_work[first])),
             describe_stream(awaited),
             get_work_name(activities, awaited),
             KIND_NAMES[int(waits.kind[first])],

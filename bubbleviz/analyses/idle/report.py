@@ -271,8 +271,8 @@ class RankIdle:
 
         The fraction is undefined if the device ran no communication.
         """
-        whole_ns = self.communication_ns
-        return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
+        total_ns = self.communication_ns
+        return (total_ns - self.exposed_communication_ns) / total_ns if total_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
         """Return how each slice of the span divides among the given kinds of work and activities.
@@ -284,10 +284,12 @@ class RankIdle:
         Returns:
             Time in ns, shape (names, slices). The times of a slice add up to the slice's length.
         """
-        own_names = (*BUSY, *(total.activity for total in self.activities))
+        slice_names = (*BUSY, *(total.activity for total in self.activities))
         index = {name: row for row, name in enumerate(names)}
         spent_ns = np.zeros((len(names), self.slice_ns.shape[1]), np.int64)
-        np.add.at(spent_ns, [index.get(name, len(names) - 1) for name in own_names], self.slice_ns)
+        np.add.at(
+            spent_ns, [index.get(name, len(names) - 1) for name in slice_names], self.slice_ns
+        )
         return spent_ns
 
 

@@ -62,7 +62,12 @@ _FILLED_FIRST = ("kernels", "activities", "devices", "waits")
 _MAX_COPY_ROWS = 2
 #: Columns of the device table on the first screen.
 _FIRST_SCREEN_COLUMNS = (
-    *("device", "span ms", "compute %", "exp. comm. %", "exp. copy %", "idle %"),
+    "device",
+    "span ms",
+    "compute %",
+    "exp. comm. %",
+    "exp. copy %",
+    "idle %",
 )
 #: Maximum number of characters in names, activities, kernel names, paths and headers.
 _NAME, _ACTIVITY, _KERNEL, _PATH, _HEADER = 40, 60, 56, 160, 24
@@ -75,8 +80,10 @@ _PARTS = {
 }
 #: Maximum number of characters in the wait table's columns: device, waiting stream and work.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Maximum number of characters in a full name, and of advice sentences on the first screen.
-_MAX_FULL_NAME, _ADVICE = 600, 2
+#: Maximum number of characters in a full name.
+_MAX_FULL_NAME = 600
+#: Maximum number of sentences of advice on the first screen.
+_MAX_ADVICE = 2
 #: Minimum fraction of the idle time that waits must explain to appear on the first screen.
 _MIN_PROVED = 0.1
 
@@ -131,17 +138,11 @@ def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
     if measurement.devices:
         yield make_device_table(measurement, _MANY_ROWS.devices)
         yield blocks.make_bullets(TERMS)
-    yield from (
-        replace(table, rows=[row for row in table.rows if row])
-        for table in (
-            make_kernel_table(measurement, _MANY_ROWS.kernels),
-            *(
-                [make_activity_table(measurement, _MANY_ROWS.activities)]
-                if measurement.activities
-                else []
-            ),
-        )
-    )
+    tables = [make_kernel_table(measurement, _MANY_ROWS.kernels)]
+    if measurement.activities:
+        tables.append(make_activity_table(measurement, _MANY_ROWS.activities))
+    for table in tables:
+        yield replace(table, rows=[row for row in table.rows if row])
     yield blocks.make_bullets(advice(measurement))
     yield from _list_limitations(measurement)
 
@@ -243,7 +244,7 @@ def _list_first_blocks(
         yield from _list_steps(measurement, "Most idle steps", rows.kernels, hint)
     elif idlest := _describe_idlest_step(measurement):
         yield blocks.Sentence(idlest)
-    yield blocks.Sentence("\n" + "\n".join(advice(measurement)[:_ADVICE]))
+    yield blocks.Sentence("\n" + "\n".join(advice(measurement)[:_MAX_ADVICE]))
     yield blocks.Sentence(
         "More: -v (all tables, full kernel names); -o idle.html, -o idle.svg", style="dim"
     )
@@ -276,9 +277,10 @@ def _list_kernels(
         return
     names = [to_one_line(total.name, None) for total in work[:top]]
     labels = [row["kernel"] for row in table.rows]
-    if full_names := [
+    full_names = [
         f"{label}: {name}" for label, name in zip(labels, names, strict=True) if label != name
-    ]:
+    ]
+    if full_names:
         yield blocks.make_heading("Full kernel names")
         yield blocks.make_bullets(full_names)
 
@@ -297,8 +299,8 @@ def make_kernel_table(
         measurement: The measured idle time.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
-        full_names: Whether to add a column of full names. The shortened names in the first column
-            differ, too.
+        full_names: Whether to add a column of full names. The first column contains shortened
+            names, which differ for different kernels.
         max_name: Maximum number of characters in a shortened name.
     """
     work = measurement.work()
@@ -370,9 +372,10 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
     if explained:
         yield blocks.Sentence("")
         yield blocks.make_bullets([f"{activity}: {text}" for activity, text in explained.items()])
-    if examples := [
-        _describe_example(measurement, own, own.example) for own in totals if own.example
-    ]:
+    examples = [
+        _describe_example(measurement, total, total.example) for total in totals if total.example
+    ]
+    if examples:
         yield blocks.make_heading("Longest gap by activity")
         yield blocks.make_bullets(examples)
 
@@ -387,21 +390,16 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     # Long names go to the right of the numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
     rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
-    return {
+    tables = {
         "Devices": replace(make_device_table(measurement, MAX_SHOWN_DEVICES), title="Devices"),
         "Kernels": replace(kernels, rows=rows),
-        **(
-            {"Copies": make_copy_table(measurement, MAX_SHOWN_DEVICES)}
-            if measurement.copies()
-            else {}
-        ),
-        **(
-            {"Hosts": make_activity_table(measurement, MAX_SHOWN_DEVICES)}
-            if measurement.activities
-            else {}
-        ),
-        "Waits": make_wait_table(measurement, MAX_SHOWN_DEVICES),
     }
+    if measurement.copies():
+        tables["Copies"] = make_copy_table(measurement, MAX_SHOWN_DEVICES)
+    if measurement.activities:
+        tables["Hosts"] = make_activity_table(measurement, MAX_SHOWN_DEVICES)
+    tables["Waits"] = make_wait_table(measurement, MAX_SHOWN_DEVICES)
+    return tables
 
 
 def notebook(measurement: IdleMeasurement) -> str:
@@ -501,7 +499,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
     idle = shares.sum(axis=1)
     # The sort is stable, so the order of equally idle devices is preserved.
     order = np.argsort(-idle, kind="stable").tolist()
-    labels = [blocks.truncate_name(measurement.ranks[at].label) for at in ranks]
+    labels = [blocks.truncate_name(measurement.ranks[rank].label) for rank in ranks]
     headers = [blocks.truncate_name(name, _HEADER) for name in names]
     scores = ["-" if score is None else f"{score:.2f}" for score in measurement.scores()]
     rows = [
@@ -602,7 +600,7 @@ def _describe_idlest_step(measurement: IdleMeasurement) -> str:
     steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
     if not steps:
         return ""
-    step = max(steps, key=lambda own: own.idle_ns)
+    step = max(steps, key=lambda candidate: candidate.idle_ns)
     return (
         f"most idle of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
         f"{blocks.format_ms(step.idle_ns)} of {blocks.format_ms(step.length_ns)} ms"

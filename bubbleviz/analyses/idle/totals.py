@@ -10,10 +10,7 @@ import numpy as np
 from bubbleviz.analyses.idle import report
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.conventions import host_activities
-from bubbleviz.explain.idle import (
-    IdleIntervals,
-    split_idle,
-)
+from bubbleviz.explain.idle import IdleIntervals, split_idle
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
@@ -118,10 +115,10 @@ def sum_by_step(
         for number, (name, start_ns, end_ns, step_busy_ns) in rows
     ]
     span_ns = device.span_ns[1] - device.span_ns[0]
-    rest_ns = span_ns - sum(own.length_ns for own in step_totals)
+    rest_ns = span_ns - sum(step.length_ns for step in step_totals)
     if not rest_ns:
         return tuple(step_totals)
-    rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in step_totals)
+    rest_busy_ns = intervals.measure(busy) - sum(step.busy_ns for step in step_totals)
     return (*step_totals, _make_step(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
 
 

@@ -6,7 +6,7 @@ work on the stream has ended. Work after a wait for the event starts once the ev
     host           record E(1)   launch P   wait for E   launch W   record E(2)
     stream 20   ├───────── K ─────────┤ E(1)      ├── L ──┤ E(2)
     stream 7    ├ P ┤ wait for E            ├── W ──┤
-    held                 ├────────────┤               from when W could have started until K ended
+    delay                ├────────────┤               from when W could have started until K ended
 
 Work on a stream is ordered by the host's calls. The order is unknown for calls at the same time and
 for work whose call was not recorded. Neither case proves a wait.
@@ -52,7 +52,7 @@ BLOCKED = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HeldWork(Table):
+class DelayedWork(Table):
     """Kernels and copies that waited for an event, one per row, sorted by ``work``.
 
     Attributes:
@@ -76,7 +76,7 @@ class Waiting:
     """The waits that a profile proves.
 
     Attributes:
-        held_work: Kernels and copies that waited for an event.
+        delayed_work: Kernels and copies that waited for an event.
         hosts: Columns (process, correlation id, activity), with one row per call in which a host
             waited. The activity is the awaited kernel or copy that ended last. Rows are sorted by
             process and correlation id. The tuple is empty if there are no synchronization events.
@@ -86,7 +86,7 @@ class Waiting:
         n_unrecorded: Number of stream waits whose event record is unknown.
     """
 
-    held_work: HeldWork = field(default_factory=HeldWork.make_empty)
+    delayed_work: DelayedWork = field(default_factory=DelayedWork.make_empty)
     hosts: tuple[Ints, ...] = ()
     streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     n_waits: int = 0
@@ -464,7 +464,7 @@ def _propagate_completions(
         completed_by[events[is_later]] = completed_by[awaited[is_later]]
 
 
-def _find_held_work(
+def _find_delayed_work(
     order: StreamOrder,
     runs: _Runs,
     completed_ns: Ints,
@@ -592,7 +592,7 @@ def find_waiting(
     completed_ns, completed_by = _find_completions(
         order, records, record_stream, called_ns, launch_ends, runs
     )
-    held_record, held_work, start_ns, end_ns = _find_held_work(
+    delayed_record, delayed_work, start_ns, end_ns = _find_delayed_work(
         order, runs, completed_ns, launch_ends[0], activities, call, launched_ns, returned_ns
     )
     awaited = np.append(completed_by, NONE)[record]
@@ -601,9 +601,11 @@ def find_waiting(
     has_host = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
     host_rows = np.flatnonzero(has_host)
     host_rows = host_rows[np.lexsort((waits.correlation_id[host_rows], waits.process[host_rows]))]
-    by = completed_by[held_record]
+    by = completed_by[delayed_record]
     return Waiting(
-        held_work=HeldWork(held_work, start_ns, end_ns, by, classify_work(activities, by, kinds)),
+        delayed_work=DelayedWork(
+            delayed_work, start_ns, end_ns, by, classify_work(activities, by, kinds)
+        ),
         hosts=(waits.process[host_rows], waits.correlation_id[host_rows], awaited[host_rows]),
         streams=streams,
         n_waits=int(is_stream_wait.sum()),
