@@ -16,13 +16,15 @@ import numpy as np
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.diagnosis.effects import (
     MIN_CHANGED_EFFECT,
-    MIN_JUMP_ITERATIONS,
-    MIN_SIDE,
     Effects,
     compute_quantile,
-    fit_jumps,
     mask_changed_cells,
     order_by_loss,
+)
+from bubbleviz.explain.diagnosis.fits import (
+    MIN_JUMP_POINTS,
+    MIN_SIDE,
+    fit_jumps,
     replace_spikes,
 )
 from bubbleviz.explain.diagnosis.launch_steps import LaunchSteps
@@ -1150,7 +1152,7 @@ def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
         iteration: Iterations in which the fault occurs. May contain duplicates.
     """
     all_iterations, affected = find_distinct(work.iteration), find_distinct(iteration)
-    if len(all_iterations) < MIN_JUMP_ITERATIONS or len(affected) < MIN_SIDE:
+    if len(all_iterations) < MIN_JUMP_POINTS or len(affected) < MIN_SIDE:
         return False
     n_before = len(all_iterations) - len(affected)
     return n_before >= MIN_SIDE and bool((all_iterations[n_before:] == affected).all())

@@ -442,8 +442,10 @@ def build_diagnosis(
         period_ns: Mean time from the start of one iteration to the start of the next if iterations
             overlap, or None if they do not.
     """
-    scenarios, steps = _add_launch_steps(run, scenarios)
-    evidence = _collect_evidence(run, scenarios, steps, layout, schedule)
+    rows = find_computing_rows(run.operations, run.averaged)
+    late_ns = _measure_delays(run, scenarios, rows, Cause.HOST)
+    scenarios, steps = _add_launch_steps(run, scenarios, late_ns)
+    evidence = _collect_evidence(run, scenarios, steps, late_ns, layout, schedule)
     faultless, length_ns = _build_fault_replay(run, scenarios, evidence, period_ns)
     baseline = _measure_baseline(faultless, scenarios.replay, length_ns)
     pauses = _measure_idle_between_iterations(run)
@@ -572,16 +574,22 @@ def _compute_smallest_missed_ratio(baseline: _Baseline, iterations: Ints) -> flo
     return min(baseline.missed_ratio, of_replicas)
 
 
-def _add_launch_steps(run: ReplayedRun, scenarios: Scenarios) -> tuple[Scenarios, LaunchSteps]:
+def _add_launch_steps(
+    run: ReplayedRun, scenarios: Scenarios, late_ns: Ints
+) -> tuple[Scenarios, LaunchSteps]:
     """Return the scenarios of a run with its launch steps, and these steps (:mod:`.launch_steps`).
 
     Inference runs have no launch steps.
+
+    Args:
+        run: The replayed run.
+        scenarios: The work of the run and its replay, without launch steps.
+        late_ns: Delay of each row of the work in ns that is due to a late launch, or 0.
     """
     if run_kind(run.operations.phase) == INFERENCE:
         return scenarios, LaunchSteps.make_empty()
     rows = find_computing_rows(run.operations, run.averaged)
     launched_ns = run.operations.launched_ns[rows]
-    late_ns = _measure_delays(run, scenarios, rows, Cause.HOST)
     steps = find_launch_steps(scenarios, launched_ns, late_ns)
     if not len(steps):
         return scenarios, steps
@@ -1249,12 +1257,22 @@ def _collect_evidence(
     run: ReplayedRun,
     scenarios: Scenarios,
     steps: LaunchSteps,
+    late_ns: Ints,
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
     """Collect the evidence from a run that is used to find faults.
 
     ``late_ns`` of the evidence contains the delays of late operations and of late collectives.
+
+    Args:
+        run: The replayed run.
+        scenarios: The work of the run and its replay, with launch steps.
+        steps: The launch steps.
+        late_ns: Delay of each row of the work without launch steps, in ns, that is due to a late
+            launch of an operation, or 0.
+        layout: Layers of the stages, or None if they are unknown.
+        schedule: Name of the schedule that ran, or None if it is unknown.
     """
     work, operations = scenarios.work, run.operations
     rows = find_computing_rows(operations, run.averaged)
@@ -1269,7 +1287,7 @@ def _collect_evidence(
         effects=replace(effects, stages=stages),
         launch_share=_measure_launch_share(run, work, gap_ns),
         host_of_rank=host_of_rank,
-        late_ns=_measure_late_launches(run, scenarios, rows, len(steps)),
+        late_ns=_add_late_collectives(run, late_ns, len(steps)),
         profiler_ns=_measure_delays(run, scenarios, rows, Cause.PROFILER),
         n_kernels=_spread_over_work(work, operations.kernels[rows]),
         hosts=select_host_activities(
@@ -1302,23 +1320,19 @@ def _spread_over_work(work: Work, values: Ints) -> Ints:
     return column
 
 
-def _measure_late_launches(
-    run: ReplayedRun, scenarios: Scenarios, rows: Ints, n_steps: int
-) -> Ints:
-    """Return how late the host launched each row of the work table, in ns.
+def _add_late_collectives(run: ReplayedRun, late_ns: Ints, n_steps: int) -> Ints:
+    """Return how late the host launched each row of the work table, collectives included, in ns.
 
     Args:
         run: The replayed run.
-        scenarios: The work of the run and its replay.
-        rows: Rows of the compute operations in the run, in the order of the work table.
-        n_steps: Number of launch steps.
+        late_ns: Delay of each row without launch steps, in ns. It is 0 for collectives.
+        n_steps: Number of launch steps. The work table ends with the collectives, followed by the
+            launch steps.
     """
-    late_ns = _measure_delays(run, scenarios, rows, Cause.HOST)
     collectives = select_outer_collectives(run.collectives, run.operations, run.averaged)
-    # The work table ends with the collectives, followed by the launch steps.
-    n_without_steps = len(scenarios.work) - n_steps
-    late_ns[n_without_steps - len(collectives) : n_without_steps] += collectives.late_ns
-    return late_ns
+    of_all_rows_ns = np.append(late_ns, np.zeros(n_steps, np.int64))
+    of_all_rows_ns[len(late_ns) - len(collectives) : len(late_ns)] += collectives.late_ns
+    return of_all_rows_ns
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:

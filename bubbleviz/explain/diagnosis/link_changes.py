@@ -25,7 +25,7 @@ import numpy as np
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis.effects import fit_jumps, replace_spikes
+from bubbleviz.explain.diagnosis.fits import fit_jumps, replace_spikes
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table

@@ -1,10 +1,10 @@
-"""Effects of faults: noise is not mistaken for a jump."""
+"""Fits of parabolas and jumps: noise is not mistaken for a jump."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import fit_jumps, fit_parabolas
+from bubbleviz.explain.diagnosis.fits import fit_jumps, fit_parabolas
 
 
 def test_noise_rarely_looks_like_a_jump() -> None:
