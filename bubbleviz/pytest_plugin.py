@@ -6,7 +6,6 @@ bubbleviz are imported only if a test has one of the marks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,27 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from bubbleviz.report.gate import Check, Limit
+    from bubbleviz.report.gate import Check, InputNames, Limit
     from bubbleviz.report.ratio_summary import ReportSummary
 
 #: Name of the fixture that returns the folder of the run.
 _RUN = "bubbleviz_run"
-#: Name of the mark that compares the run with an earlier one.
-_INCREASE = "limit_bubble_increase"
-#: Option of ``bubbleviz gate`` that takes the same limits as a mark, keyed by the name of the mark.
-_OPTION_OF_MARK = {"limit_bubble": "--max-bubble", "limit_iteration_time": "--max-time"}
-#: What a test passes instead of each option of ``bubbleviz gate`` that a message may name.
-_NAMES_IN_TESTS = {option: mark for mark, option in _OPTION_OF_MARK.items()} | {
-    "--max-increase": _INCREASE,
-    "--baseline": _INCREASE,
-    "--allow-incomplete": "allow_incomplete=True",
-}
-_OPTIONS = re.compile("|".join(_NAMES_IN_TESTS))
+#: Names of the marks that limit bubbles and times, and that compare the run with an earlier one.
+_BUBBLE, _TIME, _INCREASE = "limit_bubble", "limit_iteration_time", "limit_bubble_increase"
 #: Description of each mark, as ``pytest --markers`` prints it.
 _MARKS = (
-    "limit_bubble(*limits, allow_incomplete=False): fail the test if a bubble ratio of the run in "
+    f"{_BUBBLE}(*limits, allow_incomplete=False): fail the test if a bubble ratio of the run in "
     "the folder bubbleviz_run exceeds a limit, such as '30%' or 'step=35%'.",
-    "limit_iteration_time(*limits, allow_incomplete=False): fail the test if the iterations of the "
+    f"{_TIME}(*limits, allow_incomplete=False): fail the test if the iterations of the "
     "run in the folder bubbleviz_run take longer than a limit, such as '120ms'.",
     f"{_INCREASE}(baseline, *increases, allow_incomplete=False): fail the test if the run in the "
     "folder bubbleviz_run is worse than the run or report baseline by more than an increase, such "
@@ -60,7 +50,7 @@ def bubbleviz_run(tmp_path: Path) -> Path:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Check the limits of a test after it has passed, and fail the test if one is exceeded."""
     result = yield
-    marks = [mark for mark in item.iter_markers() if mark.name in (*_OPTION_OF_MARK, _INCREASE)]
+    marks = [mark for mark in item.iter_markers() if mark.name in (_BUBBLE, _TIME, _INCREASE)]
     if marks:
         _check_run(item, marks)
     return result
@@ -91,11 +81,11 @@ def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
     try:
         checks = _check_marks(marks, str(folder), item.config.rootpath)
     except BubblevizError as error:
-        problem = f"bubbleviz: {_name_marks(str(error))}"
+        problem = f"bubbleviz: {error}"
     if problem:
         # Within the except block, pytest would also print the message of the caught error.
         pytest.fail(problem, pytrace=False)
-    lines = "\n".join(_name_marks(check.line) for check in checks)
+    lines = "\n".join(check.line for check in checks)
     item.user_properties.extend((f"bubbleviz {check.name}", check.value) for check in checks)
     if not all(check.passed for check in checks):
         pytest.fail(lines, pytrace=False)
@@ -120,7 +110,9 @@ def _check_marks(marks: list[pytest.Mark], folder: str, root: Path) -> list[Chec
     for mark in marks:
         allow_incomplete = bool(mark.kwargs.get("allow_incomplete", False))
         limits = list(_list_limits(mark, saved, root))
-        checks += check_limits(saved, limits, folder, allow_incomplete=allow_incomplete)
+        checks += check_limits(
+            saved, limits, folder, allow_incomplete=allow_incomplete, names=_make_names()
+        )
     return checks
 
 
@@ -136,14 +128,15 @@ def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterato
         BubblevizError: The mark has no limit, a limit is malformed, or the baseline cannot be read.
     """
     from bubbleviz.errors import UsageError
-    from bubbleviz.report.gate import INCREASES, make_baseline_limits, parse_limits
+    from bubbleviz.report.gate import INCREASES, LimitKind, make_baseline_limits, parse_limits
 
     if not mark.args:
         required = "a baseline" if mark.name == _INCREASE else "at least one limit"
         raise UsageError(f"the mark {mark.name} needs {required}; see pytest --markers")
     texts = [str(argument) for argument in mark.args]
     if mark.name != _INCREASE:
-        yield from parse_limits(texts, _OPTION_OF_MARK[mark.name])
+        kind = LimitKind.WINDOW if mark.name == _TIME else LimitKind.BUBBLE
+        yield from parse_limits(texts, kind, _make_names())
         return
     path = str(root / texts[0])
     yield from make_baseline_limits(
@@ -152,12 +145,21 @@ def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterato
         path,
         saved,
         allow_incomplete=bool(mark.kwargs.get("allow_incomplete", False)),
+        names=_make_names(),
     )
 
 
-def _name_marks(message: str) -> str:
-    """Replace options of ``bubbleviz gate`` with the marks and arguments that a test uses."""
-    return _OPTIONS.sub(lambda option: _NAMES_IN_TESTS[option[0]], message)
+def _make_names() -> InputNames:
+    """Return the names that messages of the gate use in tests: marks and their arguments."""
+    from bubbleviz.report.gate import InputNames
+
+    return InputNames(
+        max_bubble=_BUBBLE,
+        max_time=_TIME,
+        baseline=_INCREASE,
+        max_increase=_INCREASE,
+        allow_incomplete="allow_incomplete=True",
+    )
 
 
 def _summarize(path: str) -> ReportSummary:

@@ -99,7 +99,7 @@ def _make_check_values(check: Check) -> dict[str, Any]:
     limit = check.limit
     return {
         "ratio": limit.ratio,
-        "of": "window" if limit.window else "bubble",
+        "of": limit.kind.value,
         "unit": "ms" if limit.unit == "ms" else None,
         "value": check.value,
         "most": limit.maximum,

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,44 @@ _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII
 INCREASES = ("1pt", "2%")
 
 
+class LimitKind(Enum):
+    """What a limit applies to."""
+
+    #: A bubble ratio or a bubble time.
+    BUBBLE = "bubble"
+    #: The length of a window.
+    WINDOW = "window"
+
+
+@dataclass(frozen=True)
+class InputNames:
+    """How messages refer to the inputs of the gate. The defaults are the command-line options.
+
+    Attributes:
+        max_bubble: Limits of kind :attr:`LimitKind.BUBBLE`.
+        max_time: Limits of kind :attr:`LimitKind.WINDOW`.
+        baseline: The earlier run or report that increases are measured from.
+        max_increase: The allowed increases.
+        promised_by: The earlier report whose advice is checked.
+        allow_incomplete: The input that accepts runs with missing ranks or stages.
+    """
+
+    max_bubble: str = "--max-bubble"
+    max_time: str = "--max-time"
+    baseline: str = "--baseline"
+    max_increase: str = "--max-increase"
+    promised_by: str = "--promised-by"
+    allow_incomplete: str = "--allow-incomplete"
+
+    def get_limit_name(self, kind: LimitKind) -> str:
+        """Return the name of the input that contains limits of a kind."""
+        return self.max_time if kind is LimitKind.WINDOW else self.max_bubble
+
+
+#: Names of the inputs on the command line.
+OPTIONS = InputNames()
+
+
 @dataclass(frozen=True)
 class Limit:
     """The maximum allowed value of a mean over iterations.
@@ -48,15 +87,14 @@ class Limit:
         maximum: The limit, either as a fraction or in milliseconds.
         written: The limit as text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: Whether the limit applies to the length of the window. If False, it applies to the
-            bubble ratio or the bubble time.
+        kind: What the limit applies to.
     """
 
     ratio: str
     maximum: float
     written: str
     unit: str = ""
-    window: bool = False
+    kind: LimitKind = LimitKind.BUBBLE
 
 
 @dataclass(frozen=True)
@@ -68,24 +106,29 @@ class Check:
         ratio: The ratio, whose mean is known.
         saved: The saved report.
         allow_incomplete: Whether the check may pass even if ranks or stages may be missing.
+        names: Names of the inputs, for the line.
     """
 
     limit: Limit
     ratio: RatioSummary
     saved: ReportSummary
     allow_incomplete: bool = False
+    names: InputNames = OPTIONS
 
     @property
     def value(self) -> float:
         """The checked value, in the limit's unit: a fraction or milliseconds."""
         window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
-        return window_ms if self.limit.window else self._convert(self.ratio.bubble.mean or 0.0)
+        is_window = self.limit.kind is LimitKind.WINDOW
+        return window_ms if is_window else self._convert(self.ratio.bubble.mean or 0.0)
 
     @property
     def high(self) -> float | None:
         """Upper bound of the value, given clock uncertainty. None if it is exact or unknown."""
         low, high = self.ratio.interval or (None, None)
-        return None if low == high or high is None or self.limit.window else self._convert(high)
+        if low == high or high is None or self.limit.kind is LimitKind.WINDOW:
+            return None
+        return self._convert(high)
 
     def _convert(self, ratio: float) -> float:
         """Return a bubble ratio in the unit of the limit."""
@@ -111,7 +154,7 @@ class Check:
     @property
     def name(self) -> str:
         """Name of the quantity that is limited."""
-        if self.limit.window:
+        if self.limit.kind is LimitKind.WINDOW:
             return f"window of {to_one_line(self.limit.ratio)}"
         in_ms = " bubble" if self.limit.unit == "ms" else ""
         return to_one_line(self.limit.ratio) + in_ms
@@ -122,7 +165,7 @@ class Check:
 
         Possible reasons for doubt are restrictions, an upper bound above the limit, contradictory
         clocks, and the sentence on kernel time. If all restrictions are about missing ranks or
-        stages, the line mentions ``--allow-incomplete``.
+        stages, the line says how to allow that.
         """
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
@@ -145,7 +188,7 @@ class Check:
             restriction.is_missing_part for restriction in restrictions
         )
         if self.within and is_only_incomplete and not self.allow_incomplete:
-            parts.append("to check only the recorded ranks, pass --allow-incomplete")
+            parts.append(f"to check only the recorded ranks, pass {self.names.allow_incomplete}")
         kernel_time = describe_kernel_time(self.saved)
         if kernel_time is not None:
             parts.append(to_one_line(kernel_time, 200))
@@ -174,7 +217,12 @@ def _format_value(value: float, limit: Limit) -> str:
 
 
 def check_promises(
-    earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
+    earlier: ReportSummary,
+    later: ReportSummary,
+    path: str,
+    *,
+    allow_incomplete: bool = False,
+    names: InputNames = OPTIONS,
 ) -> tuple[tuple[str, bool], ...]:
     """Check whether following the advice saved as much time as promised.
 
@@ -187,6 +235,7 @@ def check_promises(
         later: Report on the changed run.
         path: Path of the earlier report, used in messages.
         allow_incomplete: Whether ranks or stages may be missing; see :func:`check_limits`.
+        names: Names of the inputs, for messages.
 
     Returns:
         (line, passed) pairs, one for each piece of advice that was followed. A line passes if the
@@ -202,7 +251,7 @@ def check_promises(
     if pair.job_difference is not None:
         raise InputError(
             f"{path}: {pair.job_difference}, so its advice cannot be checked against the later "
-            "run: pass a report on the same job with --promised-by"
+            f"run: pass a report on the same job with {names.promised_by}"
         )
     doubts, doubts_after = (
         _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (earlier, later)
@@ -210,7 +259,7 @@ def check_promises(
     if doubts:
         raise InputError(
             f"{path}: {doubts[0]}, so its predictions cannot be checked: pass another report with "
-            "--promised-by"
+            f"{names.promised_by}"
         )
     results = check_advice(pair)
     lines = [
@@ -219,7 +268,7 @@ def check_promises(
         if result.verdict != NOT_FOLLOWED
     ]
     if not lines:
-        lines = [(_explain_no_promise(path, earlier, results), True)]
+        lines = [(_explain_no_promise(path, earlier, results, names), True)]
     if doubts_after:
         lines = [
             (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
@@ -256,13 +305,16 @@ def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> li
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
 
 
-def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[AdviceResult]) -> str:
+def _explain_no_promise(
+    path: str, earlier: ReportSummary, results: Sequence[AdviceResult], names: InputNames
+) -> str:
     """Return a sentence that explains why no promise is checked.
 
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
         results: Results of the earlier report's advice, none of which was followed.
+        names: Names of the inputs, for the sentence.
     """
     # If the bubble is caused by the schedule, there is no saving to check. In that case, the text
     # below quotes ``what_to_do_first``.
@@ -270,7 +322,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     if results and advice:
         first = results[0]
         is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
-        limited = ". To limit the length of iterations, pass --baseline" if is_longer else ""
+        limited = f". To limit the length of iterations, pass {names.baseline}" if is_longer else ""
         return (
             f"no advice in {path} was followed, so no promise is checked. {first.action}: "
             f"{first.change}; {first.outcome}{limited}"
@@ -288,21 +340,24 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     )
 
 
-def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
+def parse_limits(
+    texts: Sequence[str], kind: LimitKind = LimitKind.BUBBLE, names: InputNames = OPTIONS
+) -> tuple[Limit, ...]:
     """Parse limits such as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms``.
 
     A limit without a ratio's name applies to the report's primary ratio.
 
     Args:
-        texts: Limits as given on the command line.
-        option: The option that was used to give the limits. ``--max-time`` limits the window
-            length, in milliseconds.
+        texts: The limits. Limits of windows are in milliseconds.
+        kind: What the limits apply to.
+        names: Names of the inputs, for messages.
 
     Raises:
         UsageError: A limit is malformed, or a ratio has two limits of the same kind (times in ms,
             or ratios).
     """
-    limits = tuple(_parse_limit(text, option) for text in texts)
+    option = names.get_limit_name(kind)
+    limits = tuple(_parse_limit(text, kind, option) for text in texts)
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
     duplicate = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
     if duplicate is not None:
@@ -310,35 +365,41 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
     return limits
 
 
-def _parse_limit(text: str, option: str) -> Limit:
+def _parse_limit(text: str, kind: LimitKind, option: str) -> Limit:
     """Parse one limit; see :func:`parse_limits`.
+
+    Args:
+        text: The limit.
+        kind: What the limit applies to.
+        option: Name of the input that contains the limit, for messages.
 
     Raises:
         UsageError: The limit is malformed.
     """
     name, equals, limit_text = (part.strip() for part in text.rpartition("="))
-    is_window = option == "--max-time"
     amount, unit = _parse_number(limit_text)
     largest = math.inf if unit == "ms" else 1
-    is_malformed = (equals and not name) or unit == "pt" or (is_window and unit != "ms")
+    has_wrong_unit = unit == "pt" or (kind is LimitKind.WINDOW and unit != "ms")
+    is_malformed = has_wrong_unit or (equals and not name)
     if not is_malformed and unit == "%" and 1 < amount < math.inf:
         raise UsageError(f"{option} {text[:60]!r}: a ratio cannot exceed 100 %: pass a lower limit")
     if is_malformed or not 0 <= amount <= largest:
-        raise _make_limit_error(text, option)
+        raise _make_limit_error(text, kind, option)
     number = limit_text.removesuffix(unit).rstrip()
-    return Limit(name, amount, f"{number} {unit}".rstrip(), unit, is_window)
+    return Limit(name, amount, f"{number} {unit}".rstrip(), unit, kind)
 
 
-def _make_limit_error(text: str, option: str) -> UsageError:
+def _make_limit_error(text: str, kind: LimitKind, option: str) -> UsageError:
     """Return the error for a malformed limit. If only the unit is missing, it suggests a fix.
 
     Args:
-        text: The limit as given on the command line.
-        option: The option that was used to give the limit. The error message shows its valid forms.
+        text: The limit.
+        kind: What the limit applies to. The error message shows the valid forms of this kind.
+        option: Name of the input that contains the limit.
     """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
-    if option == "--max-time":
+    if kind is LimitKind.WINDOW:
         form = "120ms for the window of the primary ratio, or step=120ms for another window"
         missing_unit = "ms"
         is_unit_missing = not math.isnan(_parse_number(f"{limit_text}ms")[0])
@@ -373,6 +434,7 @@ def make_baseline_limits(
     saved: ReportSummary,
     *,
     allow_incomplete: bool = False,
+    names: InputNames = OPTIONS,
 ) -> tuple[Limit, ...]:
     """Return the limits that allow the given increases over a baseline, one for each increase.
 
@@ -382,11 +444,12 @@ def make_baseline_limits(
 
     Args:
         baseline: Report of an earlier run.
-        increases: Allowed increases, as given on the command line.
+        increases: Allowed increases, such as ``1pt`` or ``2%``.
         path: Path of the baseline, for messages.
         saved: Report to check.
         allow_incomplete: Whether ranks or stages of the baseline may be missing; see
             :func:`check_limits`.
+        names: Names of the inputs, for messages.
 
     Raises:
         InputError: The primary ratio of the baseline is unknown or restricted.
@@ -403,13 +466,51 @@ def make_baseline_limits(
         reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(
             f"{path}: {reason}, so nothing can be compared with it: pass another report with "
-            "--baseline"
+            f"{names.baseline}"
         )
     pair = make_pair(baseline, saved)
-    return tuple(_make_baseline_limit(text, pair, ratio, path) for text in increases)
+    parsed = [_parse_increase(text, names.max_increase) for text in increases]
+    return tuple(_make_baseline_limit(increase, pair, ratio, path) for increase in parsed)
 
 
-def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
+@dataclass(frozen=True)
+class _Increase:
+    """An allowed increase over a baseline.
+
+    Attributes:
+        amount: The increase as a fraction of 1.
+        unit: ``pt`` for percentage points of a ratio, or ``%`` for a percentage of a time.
+        written: The increase as text.
+    """
+
+    amount: float
+    unit: str
+    written: str
+
+
+def _parse_increase(text: str, option: str) -> _Increase:
+    """Parse an increase such as ``1pt`` or ``2%``.
+
+    Args:
+        text: The increase.
+        option: Name of the input that contains the increase, for the message.
+
+    Raises:
+        UsageError: The increase is malformed.
+    """
+    amount, unit = _parse_number(text.strip())
+    if unit not in ("pt", "%"):
+        raise UsageError(
+            f"{option} {text[:60]!r}: must be percentage points of the ratio, such as 1pt, or a "
+            "percentage of the iteration time, such as 2%"
+        )
+    number = text.strip().removesuffix(unit).rstrip()
+    return _Increase(amount, unit, f"{number} {unit}")
+
+
+def _make_baseline_limit(
+    increase: _Increase, pair: ReportPair, primary: RatioSummary, path: str
+) -> Limit:
     """Return the limit that allows one increase over a baseline.
 
     - Percentage points are added to the primary ratio of the baseline.
@@ -417,39 +518,35 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
       baseline, scaled to equal work, and increased by the percentage.
 
     Args:
-        text: Percentage points such as ``1pt``, or a percentage such as ``2%``.
+        increase: The allowed increase.
         pair: The baseline and the report to check.
         primary: Primary ratio of the baseline, whose mean is known.
-        path: Path of the baseline, for messages.
-
-    Raises:
-        UsageError: ``text`` is malformed.
+        path: Path of the baseline, for the text of the limit.
     """
     baseline, saved = pair.earlier, pair.later
-    amount, unit = _parse_number(text.strip())
-    if unit not in ("pt", "%"):
-        raise UsageError(
-            f"--max-increase {text[:60]!r}: must be percentage points of the ratio, such as 1pt, "
-            "or a percentage of the iteration time, such as 2%"
-        )
-    number = text.strip().removesuffix(unit).rstrip()
-    increase = f"{number} {unit} above {to_one_line(PurePath(path).name, 60)}"
+    reason = f"{increase.written} above {to_one_line(PurePath(path).name, 60)}"
     n_ranks, n_baseline_ranks = len(saved.ranks), len(baseline.ranks)
     if n_ranks != n_baseline_ranks:
-        increase += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} in the baseline)"
-    if unit == "pt":
-        maximum = (primary.bubble.mean or 0.0) + amount
-        return Limit(primary.name, maximum, f"{100 * maximum:.2f} %, {increase}", "%")
+        reason += f" ({n_ranks:,} ranks here, {n_baseline_ranks:,} in the baseline)"
+    if increase.unit == "pt":
+        maximum = (primary.bubble.mean or 0.0) + increase.amount
+        return Limit(primary.name, maximum, f"{100 * maximum:.2f} %, {reason}", "%")
     longest = find_ratio(baseline, pair.longest_ratio) or primary
-    maximum = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
+    maximum = (longest.window_ns.mean or 0.0) / 1e6 * (1 + increase.amount) / pair.equal_work
     if isinstance(pair, RunPair) and pair.is_per_microbatch:
         numbers = f"{pair.later.microbatches} here, {pair.earlier.microbatches} in the baseline"
-        increase += f" per microbatch ({numbers})"
-    return Limit(longest.name, maximum, f"{maximum:.3f} ms, {increase}", "ms", window=True)
+        reason += f" per microbatch ({numbers})"
+    written = f"{maximum:.3f} ms, {reason}"
+    return Limit(longest.name, maximum, written, "ms", LimitKind.WINDOW)
 
 
 def check_limits(
-    saved: ReportSummary, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
+    saved: ReportSummary,
+    limits: Sequence[Limit],
+    path: str,
+    *,
+    allow_incomplete: bool = False,
+    names: InputNames = OPTIONS,
 ) -> tuple[Check, ...]:
     """Compare the ratios in a report with limits.
 
@@ -461,6 +558,7 @@ def check_limits(
         path: Path of the report, used in messages.
         allow_incomplete: Whether checks may pass even if ranks or stages may be missing. All other
             restrictions still make a check fail.
+        names: Names of the inputs, for the lines of the checks.
 
     Returns:
         One check per limit, in the order of the limits.
@@ -475,10 +573,10 @@ def check_limits(
         limit = replace(unnamed, ratio=unnamed.ratio or saved.headline)
         ratio = find_ratio(saved, limit.ratio)
         if ratio is None:
-            names = list(saved.summary.bubble_ratio)
+            ratio_names = list(saved.summary.bubble_ratio)
             raise InputError(
-                f"{path}: the report has no ratio {limit.ratio[:60]!r}, only {', '.join(names)}"
-                f"{suggest_word(limit.ratio, names)}"
+                f"{path}: the report has no ratio {limit.ratio[:60]!r}, only "
+                f"{', '.join(ratio_names)}{suggest_word(limit.ratio, ratio_names)}"
             )
         if no_pipeline is not None:
             remedy = "pass the profiles of all stages to bubbleviz analyze"
@@ -496,5 +594,5 @@ def check_limits(
                 f"{path}: the ratio {limit.ratio} is unknown in all iterations, so it cannot be "
                 f"compared with {limit.written}: see the limitations in the report"
             )
-        checks.append(Check(limit, ratio, saved, allow_incomplete))
+        checks.append(Check(limit, ratio, saved, allow_incomplete, names))
     return tuple(checks)

@@ -73,6 +73,8 @@ def test_run(bubbleviz_run):
             ["bubbleviz: the mark limit_bubble_increase needs a baseline*"],
         ),
         ('limit_bubble_increase("none.json")', ["bubbleviz: *none.json: no such file*"]),
+        # Only names of inputs depend on the front end, not paths that look like options.
+        ('limit_bubble_increase("a--baseline.json")', ["bubbleviz: *a--baseline.json: no such*"]),
     ],
 )
 def test_a_run_that_exceeds_a_limit_fails_with_the_line_of_the_gate(
@@ -89,6 +91,31 @@ def test_run(bubbleviz_run):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(lines)
     result.stdout.no_fnmatch_line("*another exception occurred*")
+
+
+def test_a_run_with_missing_ranks_fails_unless_its_mark_allows_them(
+    pytester: pytest.Pytester,
+) -> None:
+    result = _run(
+        pytester,
+        f"""
+def record_part(folder):
+    for rank in (0, 1, 3):
+        shutil.copy(f"{FIXTURES / "zb-v"}/rank{{rank}}.sqlite", folder)
+
+@pytest.mark.limit_bubble("90%")
+def test_part(bubbleviz_run):
+    record_part(bubbleviz_run)
+
+@pytest.mark.limit_bubble("90%", allow_incomplete=True)
+def test_allowed_part(bubbleviz_run):
+    record_part(bubbleviz_run)
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["FAILED: *; to check only the recorded ranks, pass allow_incomplete=True"]
+    )
 
 
 def test_a_mark_without_a_run_says_what_to_do(pytester: pytest.Pytester) -> None:

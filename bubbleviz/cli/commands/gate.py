@@ -15,6 +15,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import (
     INCREASES,
+    LimitKind,
     check_limits,
     check_promises,
     describe_verdict,
@@ -77,7 +78,10 @@ def gate(
     predicted time. Exit codes: 0 all values are within their limits, 1 a value or the pipeline is
     missing, 2 wrong usage, 3 a value is above its limit.
     """
-    limits = [*parse_limits(max_bubble or ()), *parse_limits(max_time or (), "--max-time")]
+    limits = [
+        *parse_limits(max_bubble or (), LimitKind.BUBBLE),
+        *parse_limits(max_time or (), LimitKind.WINDOW),
+    ]
     if max_increase and baseline is None:
         raise UsageError("--max-increase needs a report to compare with; add --baseline")
     if not limits and promised_by is None and baseline is None:
