@@ -196,9 +196,9 @@ class MeasurementOptions:
         from bubbleviz.report.summarizing import summarize
 
         if (idle := self.idle(paths)) is not None:
-            from bubbleviz.analyses.idle.outputs import summary_of_idle
+            from bubbleviz.analyses.idle.outputs import summarize_idle
 
-            return summary_of_idle(idle), None
+            return summarize_idle(idle), None
         report = self.measure(paths)
         return summarize(report, by_rank=False), report
 

@@ -19,8 +19,8 @@ from bubbleviz.render import comparison_latex
 from bubbleviz.render import document as doc
 from bubbleviz.render.latex import list_figure_comments
 from bubbleviz.render.markdown import render_markdown
-from bubbleviz.render.picture.panels import draw_panel_page, of_typical
-from bubbleviz.render.picture.style import style_of
+from bubbleviz.render.picture.panels import draw_panel_page, select_typical
+from bubbleviz.render.picture.style import choose_style
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
 from bubbleviz.report.compared.followed import NOT_FOLLOWED
@@ -207,7 +207,7 @@ def _draw_page(comparison: Comparison, view: View) -> Page:
     titles = _make_panel_titles(comparison, view)
     reports = [_get_report(run) for run in comparison.runs]
     panels = [
-        (title, report, of_typical(report, view))
+        (title, report, select_typical(report, view))
         for title, report in zip(titles, reports, strict=True)
     ]
     return draw_panel_page(panels, f"{len(panels)} runs on a common time axis")
@@ -250,7 +250,7 @@ def _make_panel_titles(comparison: Comparison, view: View) -> list[str]:
     for schedule, run in zip(schedules, runs, strict=True):
         if schedule is None:
             titles.append(run.title)
-        elif is_schedule_distinct and (schedule == run.title or not style_of(view).titled):
+        elif is_schedule_distinct and (schedule == run.title or not choose_style(view).titled):
             titles.append(schedule)
         elif is_schedule_distinct:
             titles.append(f"{schedule} ({run.title})")

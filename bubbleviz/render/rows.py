@@ -26,7 +26,7 @@ from bubbleviz.report.view import View
 #: Both are ignored if the view specifies the kind of rows.
 MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
 #: Maximum number of extra rows for ranks that stand out.
-_MOST_STANDOUTS = 8
+_MAX_STANDOUTS = 8
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _make_standout_rows(
     """Yield an extra row for each group of ranks that stands out.
 
     Each row draws the first rank in the group that does not have a row yet. Stages, and groups in
-    which every rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
+    which every rank has a row, are skipped. At most ``_MAX_STANDOUTS`` rows are yielded.
 
     Args:
         report: The report.
@@ -181,7 +181,7 @@ def _make_standout_rows(
     for standout in groups:
         ranks = [rank for rank in standout.ranks if rank not in ranks_with_row]
         # A group that is a stage already has a row.
-        if not ranks or standout.kind == "stage" or n_rows == _MOST_STANDOUTS:
+        if not ranks or standout.kind == "stage" or n_rows == _MAX_STANDOUTS:
             continue
         n_rows += 1
         number = report.ranks[ranks[0]].number

@@ -1,7 +1,7 @@
 """The saved report on idle time: a model of the JSON that ``bubbleviz idle -o report.json`` writes.
 
 The fields are in the same order as the keys in the JSON. Times are in ns on each profile's clock,
-and shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the summary.
+and shares are fractions of 1. :func:`.idle.outputs.summarize_idle` creates the summary.
 """
 
 from __future__ import annotations

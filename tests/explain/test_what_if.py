@@ -15,7 +15,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.panels import theory
+from bubbleviz.render.picture.panels import draw_theory
 from bubbleviz.render.text.report import render_text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -56,7 +56,7 @@ def test_a_run_without_backwards_has_no_predictions(tmp_path: Path) -> None:
 
     assert what_if is not None
     assert (what_if.measured, what_if.rows, what_if.same_schedule) == (None, (), None)
-    assert list_texts(theory(report, View()))[:2] == [
+    assert list_texts(draw_theory(report, View()))[:2] == [
         "As measured",
         "No theoretical schedule is drawn above: a single stage is not a pipeline.",
     ]
@@ -167,7 +167,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     assert others.ideal is not None
     # The ratio is (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
     assert others.ideal.schedule_ratio == pytest.approx(3 / 15)
-    assert titles(theory(report, View())) == [
+    assert titles(draw_theory(report, View())) == [
         "(a) 1f1b, ideal: equal stages, free transfers",
         "(b) 1f1b at the measured times",
         "(c) measured",
@@ -191,14 +191,14 @@ def test_panels_change_no_other_output(tmp_path: Path) -> None:
 
 def test_panels_show_the_best_schedule_if_others_were_simulated() -> None:
     report, what_if = planted(replace(SPLIT, schedule="1f1b"))
-    panel_titles = titles(theory(report, View()))
+    panel_titles = titles(draw_theory(report, View()))
 
     assert len(panel_titles) == 3
     assert panel_titles[1].endswith("at the measured times: the best in as much memory")
 
     # An ideal 1F1B replaces an unknown schedule.
     unknown = replace(what_if, same_schedule=None, best=None)
-    panel_titles = titles(theory(replace(report, theory=unknown), View()))
+    panel_titles = titles(draw_theory(replace(report, theory=unknown), View()))
     assert len(panel_titles) == 2
     assert panel_titles[0].endswith("ideal: equal stages, free transfers")
 
@@ -207,7 +207,7 @@ def test_the_reason_for_a_missing_theory_is_given_in_full() -> None:
     report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), what_if=True
     )
-    text = " ".join(list_texts(theory(report, View())))
+    text = " ".join(list_texts(draw_theory(report, View())))
 
     assert report.other_schedules is not None
     assert report.other_schedules.reason in text

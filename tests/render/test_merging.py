@@ -15,7 +15,7 @@ import pytest
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.picture import picture as render
-from bubbleviz.render.picture.rows import MOST_TOOLTIPS
+from bubbleviz.render.picture.rows import MAX_TOOLTIPS
 from bubbleviz.render.picture.style import SCREEN
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -56,7 +56,7 @@ def test_sixty_four_ranks_stay_below_five_megabytes(operations_per_rank: int) ->
     svg = render(random_report(64, operations_per_rank), View())
 
     assert len(svg) < 5_000_000
-    assert len(list_tooltips(svg)) <= MOST_TOOLTIPS
+    assert len(list_tooltips(svg)) <= MAX_TOOLTIPS
     assert parse_svg(svg).get("width") == str(int(SCREEN.width))
 
 

@@ -12,7 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.panels import draw_panels, theory
+from bubbleviz.render.picture.panels import draw_panels, draw_theory
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -188,7 +188,7 @@ def test_hostile_titles_are_text(name: str) -> None:
 def test_simulated_panels_get_no_advice(tmp_path: Path) -> None:
     job = Job(rank={1: 1.5}, iterations=3)
     report = bubbleviz.analyze(simulate_job(job).written(tmp_path / "operations.csv"), ideal=True)
-    texts = list_texts(theory(report, View()))
+    texts = list_texts(draw_theory(report, View()))
 
     below = " ".join(texts)
     assert "(b) 1f1b at the measured times" in texts

@@ -17,7 +17,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.lettering import text_width
-from bubbleviz.render.picture.panels import theory
+from bubbleviz.render.picture.panels import draw_theory
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -261,7 +261,7 @@ def test_options_after_a_style_set_rows_font_legend_and_labels() -> None:
 def test_rows_are_as_high_as_the_whole_picture_allows(style: str) -> None:
     report = make_report(run_1f1b(16, 8))
 
-    for draw in (render, theory):
+    for draw in (render, draw_theory):
         svg = parse_svg(draw(report, View(style=f"{style},height=160mm")))
         assert svg.get("height") in {"160mm", "604.72"}
         with pytest.raises(UsageError, match=r"height=30mm: the minimum height .* is \d+mm; use"):

@@ -16,7 +16,7 @@ from bubbleviz.analyses.layout.inputs import measure_model
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.panels import theory
+from bubbleviz.render.picture.panels import draw_theory
 from bubbleviz.report.memory import PhaseMemory
 from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import read_pipeline
@@ -146,7 +146,7 @@ def test_the_picture_and_the_advice_choose_the_same_schedule(
 
     assert what_if.best.plan.name == advised.place
     title = f"{advised.place} at the measured times: the best in "
-    assert title + ("as much memory" if limit is None else "1.") in theory(report, View())
+    assert title + ("as much memory" if limit is None else "1.") in draw_theory(report, View())
     fits = {row.schedule: row.fits for row in what_if.rows}
     assert fits[advised.place]
 

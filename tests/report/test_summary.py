@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec import json as msgspec_json
 
 import bubbleviz
-from bubbleviz.analyses.idle.outputs import as_json, summary_of_idle
+from bubbleviz.analyses.idle.outputs import as_json, summarize_idle
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl_outputs
 from bubbleviz.analyses.nccl.summary import NcclSummary
@@ -82,7 +82,7 @@ def check_schema(model: type[Struct], document: dict[str, Any], array: str = "ra
 
 def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> None:
     report = bubbleviz.idle(str(FIXTURES / "1f1b"))
-    summary = summary_of_idle(report, top=12)
+    summary = summarize_idle(report, top=12)
     text = as_json(report, top=12)
 
     decoded = msgspec_json.decode(text, type=IdleSummary)

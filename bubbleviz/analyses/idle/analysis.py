@@ -12,12 +12,12 @@ from typing import Any
 from bubbleviz.align.waiting_kernels import find_waiting_names
 from bubbleviz.analyses.idle.advice import make_title
 from bubbleviz.analyses.idle.evidence import IdleOptions
-from bubbleviz.analyses.idle.outputs import summary_of_idle
+from bubbleviz.analyses.idle.outputs import summarize_idle
 from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
-from bubbleviz.analyses.idle.text import make_kernel_table, notebook
+from bubbleviz.analyses.idle.text import make_kernel_table, render_notebook
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
@@ -107,7 +107,7 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
         Args:
             gaps: Maximum number of gaps per device.
         """
-        return summary_of_idle(self, gaps)
+        return summarize_idle(self, gaps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document (``bubbleviz.idle/1``) as dictionaries, lists and values."""
@@ -132,7 +132,7 @@ class IdleReport(IdleMeasurement, Hinting):  # noqa: D101 - help() shows the doc
 
     def _repr_html_(self) -> str:
         """Return the report as HTML: advice, tables, picture and limitations."""
-        return notebook(self)
+        return render_notebook(self)
 
     def _repr_svg_(self) -> str:
         """Return the picture as an SVG document."""

@@ -55,7 +55,7 @@ def measure_device(
         options: Options of the analysis.
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
-    steps, launches = evidence.steps[device.process], evidence.launches_of(device)
+    steps, launches = evidence.steps[device.process], evidence.find_launches(device)
     # If launches are not recorded, calls represent the work itself, so launching calls are unknown.
     call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
     main_thread = host.find_main_thread(device.process, profile.threads)

@@ -93,7 +93,7 @@ class Evidence:
     copies: Copies | None
     recorded: tuple[start_skew.RecordedDevice, ...]
 
-    def launches_of(self, device: Device) -> Launches:
+    def find_launches(self, device: Device) -> Launches:
         """Return, for each gap of a device, the call that launched the work after it."""
         return _find_launches(device.gaps.after, self.calls, self.call)
 

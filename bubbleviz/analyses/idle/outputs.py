@@ -62,10 +62,10 @@ COLUMNS = (
 
 def as_json(measurement: IdleMeasurement, top: int) -> str:
     """Return a report as JSON, including the ``top`` longest gaps of each rank."""
-    return format_json(to_values(summary_of_idle(measurement, top)))
+    return format_json(to_values(summarize_idle(measurement, top)))
 
 
-def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
+def summarize_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
     """Return the summary of a report, including the ``top`` longest gaps of each rank."""
     headline, numbers = _measure_numbers(measurement)
     ranks = zip(measurement.ranks, measurement.scores(), strict=True)

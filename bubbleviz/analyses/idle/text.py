@@ -55,7 +55,7 @@ _FEW_ROWS = _Rows(devices=4, activities=4, waits=1, kernels=3)
 #: Number of rows on a screen or in a file with enough space.
 _MANY_ROWS = _Rows(devices=8, activities=6, waits=3, kernels=10)
 #: Maximum number of rows on a very large screen.
-_MOST_ROWS = _Rows(devices=16, activities=12, waits=6, kernels=25)
+_MAX_ROWS = _Rows(devices=16, activities=12, waits=6, kernels=25)
 #: Tables that get the free lines of a screen, most important first.
 _FILLED_FIRST = ("kernels", "activities", "devices", "waits")
 #: Maximum number of rows for copies on one screen.
@@ -197,7 +197,7 @@ def _choose_rows(measurement: IdleMeasurement, display: Display) -> _Rows:
         waits=sum(len(rank.waits) for rank in measurement.devices),
         kernels=len(measurement.work()),
     )
-    for limit in (_MANY_ROWS, _MOST_ROWS):
+    for limit in (_MANY_ROWS, _MAX_ROWS):
         for name in _FILLED_FIRST:
             shown = getattr(rows, name)
             wanted = min(getattr(limit, name), getattr(available, name))
@@ -402,7 +402,7 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     return tables
 
 
-def notebook(measurement: IdleMeasurement) -> str:
+def render_notebook(measurement: IdleMeasurement) -> str:
     """Render advice, tables and the picture as HTML for a notebook."""
     division = [describe_division(measurement)] if measurement.span_ns else []
     lines = (make_title(measurement), *division, *advice(measurement))

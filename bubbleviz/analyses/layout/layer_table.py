@@ -105,7 +105,7 @@ COLUMNS = (
 #: Columns that a table must have.
 _NEEDED = ("name", "forward_ms", "backward_ms")
 #: Maximum size of a table in bytes.
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 #: Maximum time of a layer in ms, which equals 115 days.
 _LONGEST_MS = 1e10
 #: Assumption if B and W were not measured separately.
@@ -167,7 +167,7 @@ def _read_rows(path: str) -> list[dict[str, str | None]]:
     Raises:
         InputError: The table cannot be read, lacks a column, or has no rows or too many rows.
     """
-    content = files.read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
+    content = files.read_bounded(path, _MAX_BYTES, "a table of layers", _HINT, pipes=True)
     try:
         text = content.decode("utf-8-sig")
         delimiter = max((",", ";", "\t"), key=text.split("\n", 1)[0].count)

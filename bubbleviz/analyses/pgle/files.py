@@ -25,7 +25,7 @@ from bubbleviz.sources.xla.xspace import build_message_types
 
 #: Maximum size of a cost file in bytes, about ten times the size of a file with a million
 #: instructions.
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 @cache
@@ -75,7 +75,7 @@ def read_costs(path: str) -> Mapping[str, float]:
         InputError: The file cannot be read, or is not a cost file.
     """
     content = read_bounded(
-        path, _MOST_BYTES, "instruction costs", "pass a file written by bubbleviz pgle"
+        path, _MAX_BYTES, "instruction costs", "pass a file written by bubbleviz pgle"
     )
 
     try:

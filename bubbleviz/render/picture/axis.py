@@ -15,7 +15,7 @@ _MAX_STEPS = 10
 _MIN_GAP = 0.7
 
 
-def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
+def place_axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
     """Return the (x coordinate, text) pair of each tick label. The last label includes the unit.
 
     The axis has as many ticks as possible, up to ``_MAX_STEPS`` steps between them. Labels must not
@@ -56,7 +56,7 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     look = {"fill": LIGHT.quiet, "class_": "bv-quiet"}
     group = make_group(font_size=size, text_anchor="middle", **look)
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
-    for x, text in axis_labels(layout, size, page.right):
+    for x, text in place_axis_labels(layout, size, page.right):
         path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"
         page.text(text, x, y + 1.4 * size, None, into=group, ink=None)
     page.rule(path)

@@ -143,7 +143,7 @@ def _find_tightest(
 def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict[int, float]:
     """Choose the font size of the numbers, which is the same for all phases.
 
-    Sizes from ``letters.number`` down to ``letters.least_number`` are tried in steps of 0.5. The
+    Sizes from ``letters.number`` down to ``letters.min_number`` are tried in steps of 0.5. The
     first size at which the numbers of all phases except recomputation fit is chosen.
 
     Args:
@@ -154,8 +154,8 @@ def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict
         The chosen size for each phase, keyed by phase code. Recomputation is left out if its
         numbers do not fit at this size. Empty if the numbers do not fit at any size.
     """
-    sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
-    for size in (*sizes, letters.least_number):
+    sizes = np.arange(letters.number, letters.min_number - 0.1, -0.5).round(1).tolist()
+    for size in (*sizes, letters.min_number):
         max_sizes = {kind: float(size) for kind, box in boxes.items() if box.fits(size)}
         if max_sizes and all(kind in max_sizes for kind in boxes if kind != Phase.R):
             return max_sizes

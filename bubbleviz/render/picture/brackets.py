@@ -14,12 +14,12 @@ from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.numbers import UNKNOWN, duration
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.style import PictureStyle
-from bubbleviz.render.picture.title import iteration_ratio
+from bubbleviz.render.picture.title import format_iteration_ratio
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Maximum number of iterations for which brackets and dashed lines are drawn.
-MOST_BRACKETS = 60
+MAX_BRACKETS = 60
 #: Number of lines for placing overlapping brackets, and height of a line.
 _LINES = 3
 _LINE_HEIGHT = 15
@@ -28,10 +28,10 @@ _LINE_HEIGHT = 15
 def has_brackets(n_iterations: int, style: PictureStyle) -> bool:
     """Return whether a picture of this many iterations has brackets.
 
-    There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a
+    There are no brackets if there are more than ``MAX_BRACKETS`` iterations, or if there is a
     single iteration and the style has no titles.
     """
-    return n_iterations <= MOST_BRACKETS and (n_iterations > 1 or style.titled)
+    return n_iterations <= MAX_BRACKETS and (n_iterations > 1 or style.titled)
 
 
 class _Bracket(NamedTuple):
@@ -43,7 +43,7 @@ class _Bracket(NamedTuple):
     line: int
 
 
-def brackets_height(selection: Selection, style: PictureStyle) -> int:
+def measure_brackets(selection: Selection, style: PictureStyle) -> int:
     """Return the total height of all bracket lines. There is at least one line.
 
     The space is needed even without brackets, because it also holds the ratio heading.
@@ -117,7 +117,7 @@ def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
     All texts contain the iteration's name. If the primary ratio is known, the longer texts also
     contain the ratio and the length of its window.
     """
-    name, value = to_one_line(iteration.name, 40), iteration_ratio(report, iteration)
+    name, value = to_one_line(iteration.name, 40), format_iteration_ratio(report, iteration)
     if value != UNKNOWN:
         ratio = iteration.ratios.get(report.headline)
         if ratio is not None and ratio.window_ns is not None:

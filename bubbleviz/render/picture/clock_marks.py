@@ -14,7 +14,7 @@ from bubbleviz.report.report import Report
 _SMALLEST_ERROR_BAR = 1.5
 
 
-def clock_notes(report: Report, selection: Selection, width: float) -> list[str]:
+def list_clock_notes(report: Report, selection: Selection, width: float) -> list[str]:
     """Return a note about the clock uncertainty of each row, such as "clock ± 12 µs".
 
     All notes are "" if all rows have the same clock, or if all uncertainties are known and too
@@ -48,7 +48,7 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
     ``_SMALLEST_ERROR_BAR`` on each side. There are no bars if all rows have the same clock.
     """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
-    notes = clock_notes(report, selection, page.style.width)
+    notes = list_clock_notes(report, selection, page.style.width)
     path = ""
     for rank, note, top in zip(selection.ranks, notes, layout.tops, strict=True):
         if not note or rank.index not in first_ns:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.model.texts import to_one_line
-from bubbleviz.render.picture.clock_marks import clock_notes
+from bubbleviz.render.picture.clock_marks import list_clock_notes
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import text_width, truncate_text
 from bubbleviz.render.picture.numbers import percent
@@ -131,7 +131,7 @@ def _name_rows(
         ratio_ranges: (minimum, maximum) ratio over each row's replicas, or None if unknown.
     """
     ranks = selection.ranks
-    clocks = clock_notes(report, selection, style.width) if style.notes else [""] * len(ranks)
+    clocks = list_clock_notes(report, selection, style.width) if style.notes else [""] * len(ranks)
     names = []
     for index, (row, suffixes) in enumerate(zip(selection.rows, ratio_ranges, strict=True)):
         if row.spread:

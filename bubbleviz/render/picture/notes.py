@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bubbleviz.model.texts import format_percent_bounds
 from bubbleviz.render.picture.brackets import has_brackets
-from bubbleviz.render.picture.clock_marks import clock_notes
+from bubbleviz.render.picture.clock_marks import list_clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.render.selection import Selection
@@ -19,7 +19,7 @@ from bubbleviz.report.view import View
 _MIN_BOUNDS_WIDTH = 0.001
 
 
-def notes_of(timeline: TimelinePainter) -> list[str]:
+def explain_marks(timeline: TimelinePainter) -> list[str]:
     """Return a sentence about each kind of mark in the picture that needs explaining."""
     return [
         *_explain_operations(timeline),
@@ -77,7 +77,7 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
     if style.titled and shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
-    if style.notes and any(clock_notes(report, selection, style.width)):
+    if style.notes and any(list_clock_notes(report, selection, style.width)):
         yield "± and bars: clock uncertainty of the host."
     marked = write_marked_advice(report) if style.notes else None
     drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
@@ -119,7 +119,7 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
         yield f"Rows: stages, each drawn as its {replica}, with the ratio of that replica."
 
 
-def nothing_to_draw(report: Report, view: View) -> str:
+def explain_empty_picture(report: Report, view: View) -> str:
     """Return a sentence that says why a view selects nothing to draw from a report.
 
     The possible reasons are that the report has no ranks or no iterations, or that the selected

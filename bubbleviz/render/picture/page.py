@@ -247,7 +247,7 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
     if target_height is None:
         return draw(style)
     min_label = style.min_label_size
-    style = replace(style, letters=replace(style.letters, least_label=min_label))
+    style = replace(style, letters=replace(style.letters, min_label=min_label))
     # The height of all other parts does not depend on the row height.
     row = 0.8 * min_label
     trial_page, taller_page = (draw(style.with_rows(height)) for height in (row, 2 * row))

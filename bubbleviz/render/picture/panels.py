@@ -20,12 +20,12 @@ from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
-from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
+from bubbleviz.render.picture.notes import explain_empty_picture, explain_marks
 from bubbleviz.render.picture.numbers import duration
 from bubbleviz.render.picture.page import Page, draw_page
-from bubbleviz.render.picture.style import SCREEN, style_of
+from bubbleviz.render.picture.style import SCREEN, choose_style
 from bubbleviz.render.picture.timeline import TimelinePainter
-from bubbleviz.render.picture.title import headings, iteration_ratio
+from bubbleviz.render.picture.title import format_iteration_ratio, write_headings
 from bubbleviz.render.selection import select
 from bubbleviz.report.ideal_run import make_report
 from bubbleviz.report.labels import MARK
@@ -62,7 +62,7 @@ def draw_panel_page(panels: Sequence[Panel], heading: str, note: str = "") -> Pa
     The title of the page is a caption that names all panels, and its description explains the
     picture.
     """
-    style = style_of(panels[0][2]) if panels else SCREEN
+    style = choose_style(panels[0][2]) if panels else SCREEN
     lettered = _add_letters(panels)
     return draw_page(style, lambda sized: _draw_on_page(lettered, heading, note, Page(style=sized)))
 
@@ -92,18 +92,18 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
     """
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
-    panel = [timeline for timeline in timelines if timeline is not None]
-    longest = max(panel, key=lambda timeline: timeline.selection.span_ns, default=None)
+    drawn = [timeline for timeline in timelines if timeline is not None]
+    longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
     if longest is None:
         for title, report, view in panels:
-            _draw_title(page, title, nothing_to_draw(report, view))
+            _draw_title(page, title, explain_empty_picture(report, view))
         return page
-    rows = max(len(timeline.selection.rows) for timeline in panel)
-    left = max(timeline.layout(rows=rows).left for timeline in panel)
+    rows = max(len(timeline.selection.rows) for timeline in drawn)
+    left = max(timeline.layout(rows=rows).left for timeline in drawn)
     scale = longest.layout(left=left, rows=rows)
     for (title, report, view), timeline in zip(panels, timelines, strict=True):
         if timeline is None:
-            _draw_title(page, title, nothing_to_draw(report, view))
+            _draw_title(page, title, explain_empty_picture(report, view))
             continue
         _draw_title(page, title, _describe_timeline(timeline))
         fraction = timeline.selection.span_ns / longest.selection.span_ns
@@ -111,11 +111,11 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
         timeline.draw(layout)
         page.y = layout.bottom + _GAP
     draw_axis(page, scale, page.y - _GAP)
-    draw_legend(page, panel)
+    draw_legend(page, drawn)
     notes = _list_notes(panels, timelines)
     _draw_notes(page, notes)
     page.title = _write_caption(panels, heading)
-    page.description = " ".join((*_describe_panels(panel, longest), *notes))
+    page.description = " ".join((*_describe_panels(drawn, longest), *notes))
     return page
 
 
@@ -127,20 +127,22 @@ def _write_caption(panels: Sequence[Panel], heading: str) -> str:
     return f"{caption}."
 
 
-def _describe_panels(panel: Sequence[TimelinePainter], longest: TimelinePainter) -> Iterator[str]:
+def _describe_panels(
+    timelines: Sequence[TimelinePainter], longest: TimelinePainter
+) -> Iterator[str]:
     """Yield sentences about the time scale and the boxes of all panels.
 
     Args:
-        panel: The timelines, after they have been drawn.
+        timelines: The timelines, after they have been drawn.
         longest: The timeline that spans the most time.
     """
     length = duration(longest.selection.span_ns)
-    if len(panel) > 1:
+    if len(timelines) > 1:
         yield f"Each timeline begins at its own start, on the same scale; the longest is {length}."
     numbers = ""
-    if all(timeline.rows.has_numbers for timeline in panel):
+    if all(timeline.rows.has_numbers for timeline in timelines):
         numbers = "; the number in a box is its microbatch"
-    elif any(timeline.rows.has_numbers for timeline in panel):
+    elif any(timeline.rows.has_numbers for timeline in timelines):
         numbers = "; numbers in boxes are microbatches"
     yield f"Boxes are operations, to scale{numbers}."
 
@@ -178,7 +180,7 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
     """
     notes: list[str] = []
     for (title, _, _), timeline in zip(panels, timelines, strict=True):
-        for note in () if timeline is None else notes_of(timeline):
+        for note in () if timeline is None else explain_marks(timeline):
             is_advice = note.startswith(MARK)
             mark = f"{MARK} {to_one_line(title, 60)}:"
             titled = note.replace(MARK, mark, 1) if is_advice else note
@@ -202,8 +204,8 @@ def _describe_timeline(timeline: TimelinePainter) -> str:
     """
     report, selection = timeline.report, timeline.selection
     if timeline.page.style.titled:
-        return " · ".join(filter(None, headings(report, selection)))
-    ratios = [iteration_ratio(report, iteration) for iteration in selection.iterations]
+        return " · ".join(filter(None, write_headings(report, selection)))
+    ratios = [format_iteration_ratio(report, iteration) for iteration in selection.iterations]
     return ratios[0] if len(ratios) == 1 else ""
 
 
@@ -229,7 +231,7 @@ def _draw_title(page: Page, title: str, description: str) -> None:
     page.y += 5
 
 
-def theory(report: Report, view: View) -> str:
+def draw_theory(report: Report, view: View) -> str:
     """Draw simulations of a report's schedule above the measured run, and return the SVG document.
 
     Simulations have only one iteration, so all panels show one iteration and a ratio that is
@@ -304,7 +306,7 @@ def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
     )
 
 
-def of_typical(report: Report, view: View) -> View:
+def select_typical(report: Report, view: View) -> View:
     """Return a view that selects the typical iteration if the given view selects no iterations."""
     typical = report.typical_iteration()
     selected = () if typical is None else (typical.index,)
@@ -327,7 +329,7 @@ def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     typical = report.typical_iteration()
     if typical is None:
         return report, view
-    view = of_typical(report, view)
+    view = select_typical(report, view)
     ratios = (name for name in _RATIOS_OF_ONE_ITERATION if name in typical.ratios)
     names = [name for name in ratios if typical.ratios[name].value is not None]
     if not names or report.headline in names:

@@ -10,9 +10,9 @@ from bubbleviz.model.limitations import HARMLESS, list_harmful_subjects
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.heat_map import draw_heat_maps
 from bubbleviz.render.picture.legend import draw_legend
-from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
+from bubbleviz.render.picture.notes import explain_empty_picture, explain_marks
 from bubbleviz.render.picture.page import Page, draw_page
-from bubbleviz.render.picture.style import style_of
+from bubbleviz.render.picture.style import choose_style
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -45,7 +45,7 @@ def draw_picture(report: Report, view: View, ids: str = "bv-") -> Page:
     """
     selection = select(report, view, with_standouts=True)
     return draw_page(
-        style_of(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
+        choose_style(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
     )
 
 
@@ -58,7 +58,7 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
     drawn.
     """
     if selection is None:
-        page.title = nothing_to_draw(report, view)
+        page.title = explain_empty_picture(report, view)
         page.description = "An empty picture."
         page.heading(page.title)
         page.y += 6
@@ -75,7 +75,7 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
         draw_legend(page, (timeline,))
         if view.heat_map:
             draw_heat_maps(page, report, selection, layout)
-        notes = notes_of(timeline)
+        notes = explain_marks(timeline)
         if notes and page.style.notes:
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
         page.title, note = write_caption(

@@ -55,7 +55,7 @@ DOTS_BELOW = 0.8
 #: Width, in px, below which gaps in the dotted line are filled.
 _DOTS_BRIDGE = 3
 #: Maximum number of marks for which a picture's operations have tooltips.
-MOST_TOOLTIPS = 4_000
+MAX_TOOLTIPS = 4_000
 # (minimum width of a typical box, frame width), in px. Boxes narrower than this have no frame.
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
 #: Gap between a row and its communication lane, in px.
@@ -116,8 +116,8 @@ class RowPainter:
         """
         operations = self._operations
         is_drawn = np.isin(operations.rank, [rank.index for rank in self._selection.ranks])
-        works = is_drawn & np.isin(operations.phase, WORK)
-        chunks = find_distinct(operations.chunk[works], operations.second_chunk[works])
+        is_work = is_drawn & np.isin(operations.phase, WORK)
+        chunks = find_distinct(operations.chunk[is_work], operations.second_chunk[is_work])
         numbers: list[int] = chunks[chunks != NONE].tolist()
         return numbers
 
@@ -270,8 +270,8 @@ class RowPainter:
         )
         # Fill the background of each half-height box with the paper color, at full height.
         # Otherwise the other half would look like a bubble.
-        if beside := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
-            group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
+        if background := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
+            group.append(make_path(background, fill=LIGHT.paper, class_="bv-paper"))
         self._draw_layer(group, marks, whole, 0.0, height, self._frame)
         self._draw_layer(group, marks, upper, 0.0, height / 2, self._frame)
         self._draw_layer(group, marks, lower, height / 2, height, self._frame)
@@ -287,7 +287,7 @@ class RowPainter:
     ) -> None:
         """Draw marks as boxes.
 
-        If there are at most ``MOST_TOOLTIPS`` marks, each operation is one SVG path. The path has a
+        If there are at most ``MAX_TOOLTIPS`` marks, each operation is one SVG path. The path has a
         tooltip, and thin lines across the gaps between its boxes. If there are more marks, all
         boxes with the same paint are one path. Boxes for unattributed compute are not as tall as
         other boxes and have no frame.
@@ -304,7 +304,7 @@ class RowPainter:
         if frame:
             look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": frame}
         layer = make_group(**look)
-        has_tooltips = len(marks) <= MOST_TOOLTIPS
+        has_tooltips = len(marks) <= MAX_TOOLTIPS
         boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
         for index in members:
             operation = int(marks.operation[index])

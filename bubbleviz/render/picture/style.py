@@ -39,31 +39,31 @@ class Lettering:
 
     Attributes:
         heading: Font size of the bold title.
-        beside: Font size of the text below the title.
+        subtitle: Font size of the text below the title.
         panel: Font size of a panel's bold title.
         label: Maximum font size of labels next to rows.
-        least_label: Minimum font size of labels next to rows.
+        min_label: Minimum font size of labels next to rows.
         axis: Font size of tick labels and bracket texts.
         legend: Font size of the legend.
         note: Font size of the notes below the picture.
         number: Maximum font size of numbers in boxes.
-        least_number: Minimum font size of numbers in boxes.
+        min_number: Minimum font size of numbers in boxes.
     """
 
     heading: float
-    beside: float
+    subtitle: float
     panel: float
     label: float
-    least_label: float
+    min_label: float
     axis: float
     legend: float
     note: float
     number: float
-    least_number: float
+    min_number: float
 
 
 _SCREEN_LETTERS = Lettering(16, 11.5, 12.5, 11, 8, 10, 10.5, 9.5, 11, 8)
-_PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), least_number=LETTERS * MIN_POINTS / POINTS)
+_PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), min_number=LETTERS * MIN_POINTS / POINTS)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class PictureStyle:
     @property
     def min_label_size(self) -> float:
         """Minimum font size of legible labels in page units, which is 6 pt on paper."""
-        return LETTERS * MIN_POINTS / POINTS if self.millimeters else self.letters.least_label
+        return LETTERS * MIN_POINTS / POINTS if self.millimeters else self.letters.min_label
 
     @property
     def mm_per_unit(self) -> float:
@@ -114,9 +114,9 @@ class PictureStyle:
     def label_size(self, row: float) -> float:
         """Return the font size of labels next to rows: 0.68 times the row height, within limits.
 
-        The limits are ``letters.least_label`` and ``letters.label``.
+        The limits are ``letters.min_label`` and ``letters.label``.
         """
-        return max(self.letters.least_label, min(self.letters.label, row * 0.68))
+        return max(self.letters.min_label, min(self.letters.label, row * 0.68))
 
     def name_size(self, size: float) -> float:
         """Return the font size of rank names next to stage labels of font size ``size``."""
@@ -138,7 +138,7 @@ class PictureStyle:
 SCREEN = PictureStyle()
 
 
-def style_of(view: View) -> PictureStyle:
+def choose_style(view: View) -> PictureStyle:
     """Return the style of a view: the named style, modified by the view's width and settings.
 
     The settings ``row``, ``height``, ``font``, ``labels`` and ``legend`` override the values of the

@@ -10,7 +10,7 @@ from itertools import pairwise
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.marks import MIN_MARK_WIDTH
 from bubbleviz.render.palette import LIGHT
-from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
+from bubbleviz.render.picture.brackets import draw_brackets, measure_brackets
 from bubbleviz.render.picture.cause_bands import draw_causes
 from bubbleviz.render.picture.clock_marks import draw_error_bars
 from bubbleviz.render.picture.critical_line import draw_critical_path
@@ -79,7 +79,7 @@ class TimelinePainter:
         pitch = row + gap + (lane + 2 if lane else 0)
         name_x, min_left, max_right = self.labels.place_columns(page, size)
         left = max(left, min_left)
-        top = page.y + brackets_height(self.selection, page.style) + 5
+        top = page.y + measure_brackets(self.selection, page.style) + 5
         return Layout(
             name_x=name_x,
             left=left,

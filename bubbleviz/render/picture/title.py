@@ -25,7 +25,7 @@ def shows_lower_bound(ratio: Ratio | None) -> bool:
     return ratio.value - ratio.low > _RATIO_GRAIN
 
 
-def iteration_ratio(report: Report, iteration: Iteration) -> str:
+def format_iteration_ratio(report: Report, iteration: Iteration) -> str:
     """Return the primary ratio of an iteration as text, or a dash if it is unknown.
 
     The text is a range if the lower bound is much smaller than the ratio; see
@@ -40,7 +40,7 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
     return f"{low}{percent(ratio.value)}{mark}"
 
 
-def headings(report: Report, selection: Selection) -> tuple[str, str]:
+def write_headings(report: Report, selection: Selection) -> tuple[str, str]:
     """Return the texts that make up the title.
 
     The title shows the mean of the primary ratio over the averaged iterations and its confidence
@@ -66,7 +66,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     if len(selection.iterations) == 1:
         (iteration,) = selection.iterations
         name = f"iteration {to_one_line(iteration.name, 40)}"
-        ratio = iteration_ratio(report, iteration)
+        ratio = format_iteration_ratio(report, iteration)
         if not parts:
             value = ratio if ratio != UNKNOWN else value
             parts = [name]
@@ -90,11 +90,11 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     the ratio is the primary one. The last paragraph is left out if the ratio needs no explanation
     (:func:`_is_usual_ratio`).
     """
-    head, rest = headings(report, selection)
+    head, rest = write_headings(report, selection)
     letters = page.style.letters
     page.heading(head)
     page.y += 4
-    page.paragraph(rest, letters.beside, lines=3)
+    page.paragraph(rest, letters.subtitle, lines=3)
     if not _is_usual_ratio(report):
         reason = f"{report.headline}, because {report.headline_reason}"
         page.paragraph(to_one_line(reason, 300), letters.axis)
