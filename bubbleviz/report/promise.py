@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from bubbleviz.explain.diagnosis.fault_names import BETWEEN_ITERATIONS, WHOLE_LAYERS
 from bubbleviz.model.texts import format_percent
 
 #: Text of the advice for a bubble caused by the schedule alone, and the kind and place of that
 #: advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Place of the advice to shorten the pause between iterations. The saving that it promises is an
-#: upper bound, because the framework's own step takes some of this time in any run.
-BETWEEN_ITERATIONS = "between-iterations"
 #: Kinds of advice whose promised saving is an upper bound. For advice that moves layers or tokens,
 #: the promise assumes that they can be distributed evenly. The promise for more microbatches
 #: assumes that the length of the bubble does not change.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
-#: Place of the advice that names the layers to move. The saving that it promises is not an upper
-#: bound.
-_WHOLE_LAYERS = "layers"
 
 
 def is_upper_bound(kind: str, place: str) -> bool:
     """Return whether the saving that a piece of advice promises is an upper bound.
+
+    It is an upper bound in two cases:
+
+    - The advice is to shorten the pause between iterations. The framework's own step takes some of
+      this time in any run.
+    - The advice is to move layers or tokens, or to use more microbatches. Advice that names the
+      layers to move is an exception.
 
     Args:
         kind: Kind of the advice, for example ``link``. Several kinds are joined by ``+``.
@@ -29,7 +31,7 @@ def is_upper_bound(kind: str, place: str) -> bool:
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(
         part_place == BETWEEN_ITERATIONS
-        or (part_kind in _MOVING_KINDS and part_place != _WHOLE_LAYERS)
+        or (part_kind in _MOVING_KINDS and part_place != WHOLE_LAYERS)
         for part_kind, part_place in parts
     )
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.explain.diagnosis.faults import (
+from bubbleviz.explain.diagnosis.fault_names import (
+    FIRST_MICROBATCH,
     MORE_KERNELS,
+    ONE_MORE,
     ONLY_REPAIR,
     OUTPUT_LAYER,
+    PACE,
+    PROFILER,
     SAME_KERNELS,
 )
+from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
@@ -785,16 +790,16 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
 
     ``fault.detail`` distinguishes three cases:
 
-    - ``first``: only the first microbatch of the run takes long, for example because of
-      compilation.
+    - :data:`.FIRST_MICROBATCH`: only the first microbatch of the run takes long, for example
+      because of compilation.
     - "": the action names the microbatches that take too long.
-    - Any other text: the lengths of all microbatches vary.
+    - :data:`.VARYING_LENGTHS`: the lengths of all microbatches vary.
 
     In inference, if prompt chunks already have equal lengths or if a chunk's time depends on its
     prefix, the action is to shorten the chunks that take longest.
     """
     times = f"{_format_multiple(fault)} times"
-    if fault.detail == "first":
+    if fault.detail == FIRST_MICROBATCH:
         iteration, microbatch = fault.microbatches[0]
         name = truncate_name(report.iterations[iteration].name)
         return (
@@ -844,8 +849,8 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     ``fault.detail`` says what is slow:
 
     - "": the operations of all ranks.
-    - ``pace``: all operations of some ranks.
-    - Any other text: individual operations of some ranks.
+    - :data:`.PACE`: all operations of some ranks.
+    - :data:`.PAUSE`: individual operations of some ranks.
 
     The next check is "" if all ranks are slow, or if the activity of the host is known.
     """
@@ -865,7 +870,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
         return f"Find out what slows down all ranks in {where}", f"Operations take {times}", ""
     is_one = len(fault.ranks) == 1
     who = name_ranks(report, fault.ranks)
-    if fault.detail != "pace":
+    if fault.detail != PACE:
         action = f"Find out why individual operations of {who} {are_slow} {where}"
         operations = "They"
         next_step = "Check garbage collection, checkpoints and data loading at that time"
@@ -984,7 +989,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     There are four cases: the profiler delays launches, iterations begin late, a collective is
     launched late, or operations are launched late.
     """
-    if fault.detail == "profiler":
+    if fault.detail == PROFILER:
         return _RECORD_LESS, "", ""
     n_ranks = len(fault.ranks)
     are_all = 1 < n_ranks == len(report.ranks)
@@ -1060,7 +1065,7 @@ def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text
     During decoding, the first stage needs the token that the last stage produced in an earlier
     step.
     """
-    chunks = "one more chunk" if fault.detail == "one" else "more chunks"
+    chunks = "one more chunk" if fault.detail == ONE_MORE else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (
         f"Keep {chunks} in flight",

@@ -21,6 +21,20 @@ from bubbleviz.explain.diagnosis.effects import (
     mask_changed_cells,
     order_by_loss,
 )
+from bubbleviz.explain.diagnosis.fault_names import (
+    ALL_RANKS,
+    COMPUTE_GAPS,
+    ENOUGH,
+    FIRST_MICROBATCH,
+    MORE_KERNELS,
+    OUTPUT_LAYER,
+    PACE,
+    PAUSE,
+    PROFILER,
+    SAME_KERNELS,
+    VARYING_LENGTHS,
+    WHOLE_LAYERS,
+)
 from bubbleviz.explain.diagnosis.fits import (
     MIN_JUMP_POINTS,
     MIN_SIDE,
@@ -55,27 +69,11 @@ _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 _MIN_LINK_RATIO = 1.3
 #: Minimum total launch gaps to report, as a fraction of the rank's time in compute operations.
 _MIN_GAP_FRACTION = 0.05
-#: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. The
-#: latter can exceed the number of chunks in the requests.
-ONE_MORE, ENOUGH = "one", "enough"
-#: Name of the fault for layers that are on the wrong stages.
-WHOLE_LAYERS = "layers"
-#: Values of ``detail`` for a slow stage that runs on a single rank.
-#: A stage with more kernels than other stages has more layers.
-#: If a slow stage has the same number of kernels as other stages, its GPU may be slow.
-MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
-#: Value of ``detail`` for the slow stage that also runs the output layer and the loss.
-OUTPUT_LAYER = "output-layer"
-#: Value of ``detail`` for a slow stage if moving its layers saves nothing, but repairing its GPU
-#: would save time.
-ONLY_REPAIR = "only-repair"
 #: Maximum relative difference between the kernel counts of stages with equally many layers.
 _MAX_KERNEL_DIFFERENCE = 0.02
 #: Minimum time of a stage that may have a slow GPU, as a multiple of the time of other stages. In
 #: healthy runs, the first and the last stage take a few percent longer than others.
 _MIN_SLOW_GPU = 1.05
-#: Value of ``detail`` if it is unknown whether launch gaps contain communication.
-COMPUTE_GAPS = "compute"
 
 
 def _make_empty_rows() -> Ints:
@@ -106,18 +104,19 @@ class Fault:
         detail: Qualifier of ``kind``, or "" if there is none. Its meaning depends on the kind:
 
             - ``collective``: name of the collective kind.
-            - ``drift`` and ``slowed``: ``all`` if all ranks became slower.
-            - ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks are slow, and only
-              throughout whole iterations, otherwise ``pause``.
-            - ``launch``: ``profiler``, or ``iterations`` for a pause between iterations.
-            - ``launch-gaps``: ``compute`` if the gaps may be communication.
+            - ``drift`` and ``slowed``: :data:`.ALL_RANKS` if all ranks became slower.
+            - ``iteration``: "" if all ranks are slow, :data:`.PACE` if certain ranks are slow, and
+              only throughout whole iterations, otherwise :data:`.PAUSE`.
+            - ``launch``: :data:`.PROFILER`, or :data:`.ITERATION_PAUSE` for a pause between
+              iterations.
+            - ``launch-gaps``: :data:`.COMPUTE_GAPS` if the gaps may be communication.
             - ``link``: the replica, if only one of several is slow.
-            - ``microbatch``: ``lengths`` if the lengths of all microbatches vary, ``first`` if only
-              the first one of the run is slow.
-            - ``stage``: :data:`OUTPUT_LAYER` for the last stage. :data:`MORE_KERNELS` or
-              :data:`SAME_KERNELS` if a single rank runs the stage and its kernels show it.
-              :data:`ONLY_REPAIR` if moving layers saves nothing.
-            - ``token``: how many more chunks are in flight, ``one`` or ``enough``.
+            - ``microbatch``: :data:`.VARYING_LENGTHS` if the lengths of all microbatches vary,
+              :data:`.FIRST_MICROBATCH` if only the first one of the run is slow.
+            - ``stage``: :data:`.OUTPUT_LAYER` for the last stage. :data:`.MORE_KERNELS` or
+              :data:`.SAME_KERNELS` if a single rank runs the stage and its kernels show it.
+              :data:`.ONLY_REPAIR` if moving layers saves nothing.
+            - ``token``: how many more chunks are in flight, :data:`.ONE_MORE` or :data:`.ENOUGH`.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each row in ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
@@ -413,8 +412,8 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
         is_slow: Mask of the slow rows of ``effects.stages``.
 
     Returns:
-        :data:`MORE_KERNELS` if the excess of kernels is at least half the excess of time for every
-        slow kind of work. :data:`SAME_KERNELS` if no kernel count differs by more than 2 %. "" in
+        :data:`.MORE_KERNELS` if the excess of kernels is at least half the excess of time for every
+        slow kind of work. :data:`.SAME_KERNELS` if no kernel count differs by more than 2 %. "" in
         all other cases, for example if several stages are slow, several ranks run the stage, or
         kernel counts are unknown.
     """
@@ -517,7 +516,7 @@ def _build_warm_up_fault(evidence: Evidence, is_slow: Bools) -> Fault:
         microbatches=(first,),
         iterations=first[:1],
         phases=(("", compute_quantile(effect[is_slow], 0.5)),),
-        detail="first",
+        detail=FIRST_MICROBATCH,
     )
 
 
@@ -550,7 +549,7 @@ def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
         effects.scale_usual_time(compute, scale[groups.of_row[compute]]),
         microbatches=tuple(sorted(set(pairs))),
         phases=(("", slowness),),
-        detail="lengths" if is_varying else "",
+        detail=VARYING_LENGTHS if is_varying else "",
     )
 
 
@@ -652,7 +651,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
             ranks=tuple(members),
             iterations=tuple(find_distinct(computes.iteration[compute]).tolist()),
             phases=(("", compute_quantile(factor[compute], 0.5)),),
-            detail="pace" if is_pace else "pause",
+            detail=PACE if is_pace else PAUSE,
             lasts=_lasts_since_onset(evidence.work, computes.iteration[compute]),
             host=_find_host_in_longest(evidence, rows, scale),
         )
@@ -740,7 +739,7 @@ def _build_drift(
         effects.scale_usual_time(compute, scale),
         ranks=tuple(rank[is_member].tolist()),
         phases=(("", float(np.exp(total_rise[is_member].max()))),),
-        detail="all" if is_member.all() else "",
+        detail=ALL_RANKS if is_member.all() else "",
     )
 
 
@@ -980,7 +979,7 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     delayed = np.flatnonzero(evidence.profiler_ns > 0)
     if len(delayed):
         fault = _build_launch_fault(evidence, "profiler", delayed, evidence.profiler_ns)
-        yield replace(fault, detail="profiler")
+        yield replace(fault, detail=PROFILER)
 
 
 def _remove_launch_steps(evidence: Evidence, fault: Fault) -> Fault:
@@ -1064,7 +1063,7 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     A launch gap is time inside an operation during which no kernel runs because launching kernels
     takes longer than executing them. Time during which only communication kernels run is not a
     launch gap. If it is unknown whether communication kernels ran, ``detail`` of the faults is
-    :data:`COMPUTE_GAPS`.
+    :data:`.COMPUTE_GAPS`.
 
     The gap fraction of a rank is its total gap time divided by the time of its compute operations.
 
@@ -1162,8 +1161,8 @@ def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
     """Build the fault for a first stage that waits for tokens because too few chunks are in flight.
 
     Args:
-        n_more: Number of additional chunks in flight without the fault: :data:`ONE_MORE` or
-            :data:`ENOUGH`.
+        n_more: Number of additional chunks in flight without the fault: :data:`.ONE_MORE` or
+            :data:`.ENOUGH`.
         rank: A rank of the first stage that waits for tokens.
         depth: Usual number of chunks in flight.
     """

@@ -30,11 +30,15 @@ from bubbleviz.explain.diagnosis.effects import (
     measure_effects,
     measure_stage_effects,
 )
-from bubbleviz.explain.diagnosis.faults import (
+from bubbleviz.explain.diagnosis.fault_names import (
+    BETWEEN_ITERATIONS,
     ENOUGH,
+    ITERATION_PAUSE,
     ONE_MORE,
     ONLY_REPAIR,
     OUTPUT_LAYER,
+)
+from bubbleviz.explain.diagnosis.faults import (
     SHAPES,
     Evidence,
     Fault,
@@ -159,7 +163,7 @@ class Finding:
     @property
     def is_of_period(self) -> bool:
         """Whether the saving is a measured pause between iterations."""
-        return self.is_measured and self.faults[0].detail == "iterations"
+        return self.is_measured and self.faults[0].detail == ITERATION_PAUSE
 
     @property
     def fault_names(self) -> frozenset[str]:
@@ -1130,10 +1134,10 @@ def _build_pause_fault(
     lost_ns = float(until_ns - since_ns)
     return Fault(
         "launch",
-        "between-iterations",
+        BETWEEN_ITERATIONS,
         ranks=tuple(find_distinct(boundaries.rank[pausing]).tolist()),
         iterations=tuple(boundaries.iteration[of_iteration.first[has_paused]].tolist()),
-        detail="iterations",
+        detail=ITERATION_PAUSE,
         host=find_host_activity(run.hosts, rank, since_ns, until_ns, lost_ns),
         may_miss_ranks=bool(is_unknown.any()) and len(pausing) < len(in_longest),
     )

@@ -9,16 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.diagnosis.fault_names import BETWEEN_ITERATIONS
 from bubbleviz.model.texts import format_percent
 from bubbleviz.report.advice import StepCode
 from bubbleviz.report.compared.pair import ReportPair, RunPair
 from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
-from bubbleviz.report.promise import (
-    BETWEEN_ITERATIONS,
-    MICROBATCHES,
-    TWICE_THE_MICROBATCHES,
-    format_saving,
-)
+from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
 from bubbleviz.report.summary import AdviceEntry
 
 #: Savings are considered equal if they differ by at most this fraction of an iteration. Promised
