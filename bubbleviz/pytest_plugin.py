@@ -164,6 +164,6 @@ def _make_names() -> InputNames:
 
 def _summarize(path: str) -> ReportSummary:
     """Return the summary of a saved report, or measure and summarize profiles."""
-    from bubbleviz.cli.options import MeasurementOptions
+    from bubbleviz.cli.options import MeasurementOptions, recognize_run
 
-    return MeasurementOptions(skip=0, convention=None, jobs=1).read(path)[0]
+    return MeasurementOptions(skip=0, convention=None, jobs=1).read(recognize_run(path))[0]

@@ -132,6 +132,38 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True)
+class RunInput:
+    """A run that was named on the command line.
+
+    Attributes:
+        paths: Path of a saved report, or paths of the profiles of one run.
+        is_saved: Whether the run is a saved report.
+    """
+
+    paths: tuple[str, ...]
+    is_saved: bool
+
+    def find_files(self) -> list[str]:
+        """Return the path of the report, or the files that contain the profiles.
+
+        Raises:
+            InputError: A path does not exist, cannot be read, or does not lead to any profile.
+        """
+        from bubbleviz.sources.paths import find_profiles
+
+        if self.is_saved:
+            return [*self.paths]
+        return [profile.path for path in self.paths for profile in find_profiles([path])]
+
+
+def recognize_run(path: str) -> RunInput:
+    """Return the run at a path, which is a saved report or contains profiles."""
+    from bubbleviz.report.saved import is_saved_report
+
+    return RunInput((path,), is_saved_report(path))
+
+
+@dataclass(frozen=True)
 class MeasurementOptions:
     """Command-line options for measuring profiles, for commands that also accept a report."""
 
@@ -139,11 +171,11 @@ class MeasurementOptions:
     convention: list[str] | None = CONVENTIONS
     jobs: int | None = JOBS
 
-    def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
-        """Return whether the given paths name a saved report rather than profiles.
+    def recognize_run(self, paths: Sequence[str], command: str, verb: str) -> RunInput:
+        """Return the run at the given paths, which is a saved report or consists of profiles.
 
         Args:
-            run: The path of a report, or the paths of a run's profiles.
+            paths: The path of a report, or the paths of a run's profiles.
             command: Name of the command, for error messages.
             verb: Verb for error messages that describes what the command does with a report, for
                 example "checks".
@@ -152,32 +184,31 @@ class MeasurementOptions:
             UsageError: Several paths are given and one of them is a report, or options that apply
                 only to profiles are given for a report.
         """
-        from bubbleviz.report.saved import is_saved_report
-
-        if len(run) > 1 and any(map(is_saved_report, run)):
+        runs = [recognize_run(path) for path in paths]
+        is_saved = any(run.is_saved for run in runs)
+        if is_saved and len(runs) > 1:
             raise UsageError(
                 f"{command} {verb} a single report; pass one report, or the profiles of one run"
             )
-        saved = is_saved_report(run[0])
-        if saved and (self.skip or self.convention or self.jobs):
+        if is_saved and (self.skip or self.convention or self.jobs):
             raise UsageError(
                 "--skip, --convention and --jobs apply only to profiles; remove them for a report"
             )
-        return saved
+        return RunInput(tuple(paths), is_saved)
 
-    def read(self, path: str) -> tuple[ReportSummary, Report | None]:
-        """Read a saved report or measure profiles.
+    def read(self, run: RunInput) -> tuple[ReportSummary, Report | None]:
+        """Read a saved report, or measure profiles.
 
         Args:
-            path: Path of the report, or path of the profiles.
+            run: The report or the profiles.
 
         Returns:
-            The summary, and the measured report. The measured report is None if the path is a saved
+            The summary, and the measured report. The measured report is None if the run is a saved
             report, or if the summary is about idle time.
         """
-        from bubbleviz.report.saved import is_saved_report, read_saved
+        from bubbleviz.report.saved import read_saved
 
-        return (read_saved(path), None) if is_saved_report(path) else self.summarize([path])
+        return (read_saved(run.paths[0]), None) if run.is_saved else self.summarize(run.paths)
 
     def summarize(self, paths: Sequence[str]) -> tuple[ReportSummary, Report | None]:
         """Measure and summarize the profiles of one run.
@@ -237,24 +268,6 @@ class MeasurementOptions:
                 jobs=resolve_jobs(self.jobs),
                 progress=bars,
             )
-
-
-def find_files(runs: Iterable[str]) -> list[str]:
-    """Return the files that belong to any of the runs.
-
-    Args:
-        runs: For each run, the path of a saved report or a path that contains profiles.
-    """
-    from bubbleviz.report.saved import is_saved_report
-    from bubbleviz.sources.paths import find_profiles
-
-    return [
-        file
-        for path in runs
-        for file in (
-            [path] if is_saved_report(path) else [own.path for own in find_profiles([path])]
-        )
-    ]
 
 
 def _choose_formats(

@@ -242,9 +242,7 @@ def _make_panel_titles(comparison: Comparison, view: View) -> list[str]:
     by the schedule if it is known.
     """
     runs = comparison.runs
-    schedules = [
-        None if isinstance(run.saved, IdleSummary) else run.saved.schedule_name for run in runs
-    ]
+    schedules = [run.schedule_name for run in runs]
     is_schedule_distinct = None not in schedules and len(set(schedules)) == len(runs)
     titles = []
     for schedule, run in zip(schedules, runs, strict=True):

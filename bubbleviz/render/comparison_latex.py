@@ -17,7 +17,7 @@ from bubbleviz.render.latex import (
     list_table_lines,
     truncate_latex,
 )
-from bubbleviz.report.compared.comparison import Cell, ComparedRun, Comparison
+from bubbleviz.report.compared.comparison import Cell, Comparison
 from bubbleviz.report.compared.pair import count_microbatches
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.methods import format_definition
@@ -59,14 +59,13 @@ def _make_table(comparison: Comparison) -> LatexTable:
 
     The column with the schedules is left out if no run has a known schedule.
     """
-    schedules = [_get_schedule(run) for run in comparison.runs]
-    has_schedules = any(schedules)
+    has_schedules = any(run.schedule_name is not None for run in comparison.runs)
     is_idle = isinstance(comparison.runs[0].saved, IdleSummary)
     rows = []
-    for index, (run, schedule) in enumerate(zip(comparison.runs, schedules, strict=True)):
+    for index, run in enumerate(comparison.runs):
         names = [truncate_latex(run.title)]
         if has_schedules:
-            names.append(escape_latex(schedule) if schedule else "--")
+            names.append(escape_latex(run.schedule_name) if run.schedule_name else "--")
         rows.append((*names, *_list_numbers(comparison, index)))
     names_of_columns = ("Run", "Schedule") if has_schedules else ("Run",)
     ratio = "Idle" if is_idle else "Bubble"
@@ -86,12 +85,6 @@ def _make_table(comparison: Comparison) -> LatexTable:
         rows=rows,
         note=_write_note(comparison, ratio),
     )
-
-
-def _get_schedule(run: ComparedRun) -> str:
-    """Return the name of a run's schedule, or "" if it is unknown."""
-    saved = run.saved
-    return "" if isinstance(saved, IdleSummary) else saved.schedule_name or ""
 
 
 def _list_numbers(comparison: Comparison, index: int) -> tuple[str, ...]:

@@ -13,9 +13,10 @@ from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import print_message, show
 from bubbleviz.errors import UsageError
-from bubbleviz.report.saved import is_saved_report
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bubbleviz.report.compared.comparison import ComparedRun
 
 #: Exit code used if a run is worse than the first run. Codes 1 and 2 mean bad input and wrong
@@ -60,13 +61,15 @@ def compare(
             "compare needs at least two runs, for example bubbleviz compare before.json after.json"
         )
     paper.check(outputs.formats.values())
-    outputs.check([*options.find_files(dict.fromkeys(runs)), *(measurement.convention or [])])
+    inputs = {path: options.recognize_run(path) for path in runs}
+    files = [file for run in inputs.values() for file in run.find_files()]
+    outputs.check([*files, *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.compared.comparison import compare as compare_runs
     from bubbleviz.report.compared.comparison import find_worse_runs
 
     draws = bool(comparison_report.PICTURES & set(outputs.formats.values()))
-    comparison = compare_runs(_read_runs(runs, measurement, outputs.names, draws=draws))
+    comparison = compare_runs(_read_runs(runs, inputs, measurement, outputs.names, draws=draws))
     view = paper.make_view(outputs.public_formats)
     outputs.deliver(
         comparison,
@@ -81,6 +84,7 @@ def compare(
 
 def _read_runs(
     runs: list[str],
+    inputs: Mapping[str, options.RunInput],
     measurement: options.MeasurementOptions,
     names: PrivateNames,
     *,
@@ -94,6 +98,7 @@ def _read_runs(
 
     Args:
         runs: Paths of the runs.
+        inputs: The report or the profiles at each path, keyed by path.
         measurement: Options for measuring profiles.
         names: Private names to replace in the paths and titles of runs.
         draws: Whether the runs will be drawn.
@@ -104,11 +109,10 @@ def _read_runs(
     from bubbleviz.render.comparison import check_drawable
     from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 
-    is_saved = {path: is_saved_report(path) for path in runs}
     reports = {}
-    for path in sorted(is_saved, key=lambda path: not is_saved[path]):
-        reports[path] = measurement.read(path)
-        if draws and is_saved[path]:
+    for path, run in sorted(inputs.items(), key=lambda item: not item[1].is_saved):
+        reports[path] = measurement.read(run)
+        if draws and run.is_saved:
             check_drawable(path, reports[path][0])
     public_paths = names.replaced(runs)
     titles = make_titles(public_paths)

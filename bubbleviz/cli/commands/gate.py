@@ -22,7 +22,6 @@ from bubbleviz.report.gate import (
     make_baseline_limits,
     parse_limits,
 )
-from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,12 +88,15 @@ def gate(
             "nothing to check; pass a limit with --max-bubble 12% or --max-time 120ms, or an "
             "earlier report with --baseline or --promised-by"
         )
-    is_saved = measurement.is_saved(reports, "gate", "checks")
-    inputs = (path for path in (promised_by, baseline, *reports) if path is not None)
-    outputs.check(options.find_files(inputs))
-    promising = None if promised_by is None else measurement.read(promised_by)[0]
-    earlier = None if baseline is None else measurement.read(baseline)[0]
-    saved = read_saved(reports[0]) if is_saved else measurement.summarize(reports)[0]
+    checked = measurement.recognize_run(reports, "gate", "checks")
+    promising_run, earlier_run = (
+        None if path is None else options.recognize_run(path) for path in (promised_by, baseline)
+    )
+    runs = [run for run in (promising_run, earlier_run, checked) if run is not None]
+    outputs.check([file for run in runs for file in run.find_files()])
+    promising = None if promising_run is None else measurement.read(promising_run)[0]
+    earlier = None if earlier_run is None else measurement.read(earlier_run)[0]
+    saved = measurement.read(checked)[0]
     if earlier is not None:
         limits += make_baseline_limits(
             earlier,

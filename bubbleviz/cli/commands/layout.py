@@ -108,7 +108,7 @@ def _read_model(
         ) from None
     from bubbleviz.analyses.layout import inputs
 
-    if measurement.is_saved(run, "layout", "takes"):
+    if measurement.recognize_run(run, "layout", "takes").is_saved:
         if not per_stage:
             raise UsageError(
                 f"{run[0]}: a report contains no layer times; pass --layers-per-stage, or the "

@@ -54,7 +54,7 @@ def plan(
     from bubbleviz.analyses.plan.planned_run import extract_run, load_run, plan_run
     from bubbleviz.analyses.plan.text import sections
 
-    if measurement.is_saved(run, "plan", "takes"):
+    if measurement.recognize_run(run, "plan", "takes").is_saved:
         measured = load_run(run[0])
     else:
         report = measurement.measure(run, memory=True)

@@ -37,7 +37,7 @@ def view(
 
     names = invocation.names
     check_installed("vl_convert")
-    if measurement.is_saved(inputs, "view", "shows"):
+    if measurement.recognize_run(inputs, "view", "shows").is_saved:
         page = render_saved(inputs[0], names.replaced(read_summary(inputs[0])))
     elif (idle := measurement.idle(inputs)) is not None:
         from bubbleviz.analyses.idle.page import render as page_of_idle

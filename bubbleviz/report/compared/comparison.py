@@ -25,6 +25,7 @@ from bubbleviz.report.compared.pair import (
     make_pair,
 )
 from bubbleviz.report.compared.significance import SIGNIFICANT, MeanDifference, compare_means
+from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import (
     RatioSummary,
     ReportSummary,
@@ -54,6 +55,11 @@ class ComparedRun:
     path: str
     saved: ReportSummary
     report: Report | None = None
+
+    @property
+    def schedule_name(self) -> str | None:
+        """Name of the run's schedule, or None if it is unknown or the report is about idle time."""
+        return None if isinstance(self.saved, IdleSummary) else self.saved.schedule_name
 
 
 @dataclass(frozen=True)
