@@ -1,10 +1,10 @@
 """Chooses the rows of tables and pictures: one row per rank, or one row per stage.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
-picture draws only one replica. This is the replica in the pipeline that the first advice is about,
-otherwise the first replica. If the run has very many ranks, the replica with the median bubble
-ratio is drawn instead. The ratio next to a row belongs to the drawn replica. Table rows contain
-means over all replicas, and the table titles say so. In pictures, ranks that stand out have
+picture draws only one replica. This is the replica in the pipeline with the most marked ranks, or
+the first replica if no rank is marked. If the run has very many ranks, the replica with the median
+bubble ratio is drawn instead. The ratio next to a row belongs to the drawn replica. Table rows
+contain means over all replicas, and the table titles say so. In pictures, ranks that stand out have
 additional rows.
 """
 
@@ -115,12 +115,13 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
     return tuple(rows)
 
 
-def draw_advised_pipeline(
+def draw_marked_pipeline(
     report: Report, rows: Iterable[RankRow], marked: Collection[int]
 ) -> tuple[RankRow, ...]:
     """Make each row draw its replica in the pipeline that contains the most marked ranks.
 
-    Marks point to the ranks that the advice is about, so the rows must draw those ranks.
+    Marks point to the ranks that the advice or the list of outliers is about, so the rows must draw
+    those ranks.
 
     - If several pipelines have the most marked ranks, the pipeline of the marked rank with the
       smallest index is chosen.
@@ -140,11 +141,11 @@ def draw_advised_pipeline(
     changed_rows = []
     for row in rows:
         replicas = [rank for rank in row.replicas if report.ranks[rank].pipeline == pipeline]
-        advised_rank = min(replicas, key=lambda rank: (rank not in marked, rank), default=None)
+        marked_rank = min(replicas, key=lambda rank: (rank not in marked, rank), default=None)
         changed_rows.append(
             row
-            if advised_rank is None
-            else replace(row, rank=report.ranks[advised_rank], spread=False)
+            if marked_rank is None
+            else replace(row, rank=report.ranks[marked_rank], spread=False)
         )
     return tuple(changed_rows)
 

@@ -19,8 +19,9 @@ from bubbleviz.count.rank_iterations import (
 )
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.render.rows import RankRow, draw_advised_pipeline, make_rows
-from bubbleviz.report.advice import advise, choose_shown_iteration
+from bubbleviz.render.rows import RankRow, draw_marked_pipeline, make_rows
+from bubbleviz.report.advice import choose_shown_iteration
+from bubbleviz.report.marked_ranks import MarkedRanks, choose_marked_ranks
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -80,7 +81,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
 
     If the view selects no iterations, :func:`.choose_shown_iteration` chooses one. If the view
     requests the critical path, the typical iteration is drawn instead. Rows draw the replicas in
-    the pipeline that the advice is about, unless they show the spread of replicas. The drawn time
+    the pipeline with the most marked ranks, unless they show the spread of replicas. The drawn time
     span covers all drawn iterations and their windows.
 
     Args:
@@ -91,7 +92,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     """
     rows = make_rows(report, view, with_standouts=with_standouts)
     if not any(row.spread for row in rows):
-        rows = draw_advised_pipeline(report, rows, advise(report).marked_ranks)
+        rows = draw_marked_pipeline(report, rows, choose_marked_ranks(report).ranks)
     indices = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in indices)
     if not indices:
@@ -107,6 +108,17 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     start = min(it.start_ns for it in iterations)
     end = max(*(it.end_ns for it in iterations), *window_ends, start + 1)
     return Selection(rows, iterations, windows, start, end)
+
+
+def choose_row_marks(report: Report, selection: Selection) -> MarkedRanks:
+    """Return the ranks to mark in a picture; see :func:`.choose_marked_ranks`.
+
+    Outliers are not marked if rows show the spread of replicas, because outliers have additional
+    rows then.
+    """
+    marked = choose_marked_ranks(report)
+    has_spread = any(row.spread for row in selection.rows)
+    return MarkedRanks(()) if marked.outliers and has_spread else marked
 
 
 def measure_row_ratios(

@@ -220,6 +220,12 @@ class Advised:
         """Indices of the ranks that pictures mark. Empty if there is no marked advice."""
         return () if self.marked is None else self.marked.ranks
 
+    @property
+    def example_iteration(self) -> int | None:
+        """Index of the iteration that shows what ``first`` is about, or None if any one does."""
+        examples = [step.advice.example_iteration for step in self.first if step.advice is not None]
+        return next((example for example in examples if example is not None), None)
+
 
 def advise(report: Report) -> Advised:
     """Return the first advice, the further advice, and all changes that would shorten iterations.
@@ -280,9 +286,9 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    There is one exception. The marked ranks may be slow in only some iterations, and look normal in
-    the typical iteration. If no iteration is selected, the example iteration of the marked advice
-    is then shown instead.
+    There is one exception. If the first advice is about some slow iterations, the typical iteration
+    may look normal. If no iteration is selected, the example iteration of the advice is then shown
+    instead.
 
     Args:
         report: The run's report.
@@ -294,10 +300,8 @@ def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> It
     first_chosen = next((it for it in report.iterations if it.index in selected), None)
     if first_chosen is not None:
         return first_chosen
-    marked = advise(report).marked
-    if marked is None or marked.example_iteration is None:
-        return report.typical_iteration()
-    return report.iterations[marked.example_iteration]
+    example = advise(report).example_iteration
+    return report.typical_iteration() if example is None else report.iterations[example]
 
 
 def _find_first_steps(

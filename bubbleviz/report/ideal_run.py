@@ -14,7 +14,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE
-from bubbleviz.report.report import Report, build_report
+from bubbleviz.report.report import SIMULATION, Report, build_report
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Simulation
@@ -76,7 +76,7 @@ def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Repo
         headline="schedule",
         headline_reason="A simulated run consists of a single iteration.",
         profiles=(
-            tables.ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),
+            tables.ProfileSummary("simulation", "simulation", SIMULATION, None, None, *[0] * 9),
         ),
         limitations=(),
     )

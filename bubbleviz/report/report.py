@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from bubbleviz.report.memory import RunMemory
     from bubbleviz.schedules.plan import Plan
 
-
 DerivedT = TypeVar("DerivedT")
+
+#: Format of the profile of a simulated run.
+SIMULATION = "simulation"
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,11 @@ class Report:
     def num_iterations(self) -> int:
         """Number of iterations, whether averaged or not."""
         return len(self.iterations)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the run was simulated instead of recorded."""
+        return any(profile.format == SIMULATION for profile in self.profiles)
 
     @property
     def kind(self) -> str:

@@ -35,6 +35,7 @@ from bubbleviz.explain.path import CriticalPath
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows
+from bubbleviz.explain.standouts import Standout
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import sort_rows
@@ -44,8 +45,9 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report import summary as saved
-from bubbleviz.report.advice import Advice, Advised, make_advice
+from bubbleviz.report.advice import Advice, Advised, Step, StepCode, make_advice
 from bubbleviz.report.kernel_time import KernelTime
+from bubbleviz.report.marked_ranks import MarkedRanks, make_marked_ranks
 from bubbleviz.report.methods import write_methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import read_restrictions
@@ -266,7 +268,9 @@ def _is_consistent(run: saved.RunSummary) -> bool:
         return False
     if [iteration.index for iteration in run.iterations] != list(range(n_iterations)):
         return False
-    if any(not 0 <= rank < n_ranks for advice in run.advice for rank in advice.ranks):
+    named_ranks = [advice.ranks for advice in run.advice]
+    named_ranks += [outlier.ranks for outlier in run.outliers]
+    if any(not 0 <= rank < n_ranks for ranks in named_ranks for rank in ranks):
         return False
     examples = [advice.example_iteration for advice in run.advice]
     if any(example is not None and not 0 <= example < n_iterations for example in examples):
@@ -621,19 +625,37 @@ def _restore_path(run: saved.RunSummary, timeline: Timeline) -> CriticalPath | N
 
 
 def _restore_texts(run: saved.RunSummary) -> dict[Callable[[Report], Any], Any]:
-    """Return the advice that pictures mark, and the methods sentence; see ``RestoredReport``."""
-    indices = [step.advice for step in run.first if step.is_marked and step.advice is not None]
-    entry = run.advice[indices[0]] if indices else None
-    marked = None if entry is None else _restore_marked(entry)
+    """Return the advice and outliers in pictures, and the methods; see ``RestoredReport``."""
+    steps = [step for step in run.first if step.advice is not None]
+    entries = [run.advice[step.advice] for step in steps if step.advice is not None]
+    advice = [_restore_advice(entry) for entry in entries]
+    first = tuple(Step(StepCode.ADVICE, change) for change in advice)
+    marked = next((index for index, step in enumerate(steps) if step.is_marked), None)
+    advised = Advised(first, (), (), None if marked is None else advice[marked])
+    outliers = tuple(_restore_outlier(entry) for entry in run.outliers if entry.is_marked)
+    ranks = sorted(rank for outlier in outliers for rank in outlier.ranks)
     return {
-        make_advice: Advised((), (), (), marked),
-        make_marked_entry: entry,
+        make_advice: advised,
+        make_marked_entry: None if marked is None else entries[marked],
+        make_marked_ranks: MarkedRanks(advised.marked_ranks or tuple(ranks), outliers),
         write_methods: run.methods,
     }
 
 
-def _restore_marked(entry: saved.AdviceEntry) -> Advice:
-    """Return the advice whose ranks are marked. Its evidence and iteration length are not saved."""
+def _restore_outlier(entry: saved.OutlierEntry) -> Standout:
+    return Standout(
+        kind=entry.kind,
+        name=entry.name,
+        ranks=entry.ranks,
+        ratio=entry.bubble_ratio,
+        above=entry.above_median,
+        phase=entry.phase,
+        times=entry.times_median,
+    )
+
+
+def _restore_advice(entry: saved.AdviceEntry) -> Advice:
+    """Return a piece of advice. Its evidence and the iteration length are not saved."""
     return Advice(
         kind=entry.kind,
         place=entry.place,

@@ -45,8 +45,10 @@ from bubbleviz.report.bubble_parts import (
     compute_step_parts,
 )
 from bubbleviz.report.long_bubbles import find_longest_bubbles
+from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
 from bubbleviz.report.prompt_chunks import find_even_chunks
+from bubbleviz.report.rank_means import compute_rank_means, list_standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_timeline, save_column
@@ -61,6 +63,8 @@ _OPERATION_FIELDS = summary.OperationEntry.__struct_fields__
 
 #: Maximum number of deviations from the planned order in a report.
 _MAX_DEVIATIONS = 1000
+#: Maximum number of outliers in a report.
+_MAX_OUTLIERS = 50
 
 
 def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> summary.RunSummary:
@@ -117,6 +121,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         limitations=summary.LimitationEntry.list_of(report.limitations),
         methods=write_methods(report),
         timeline=_save_timeline(build_timeline(report)) if has_timeline else None,
+        outliers=_list_outliers(report),
     )
 
 
@@ -155,6 +160,25 @@ def _list_ranks(report: Report) -> list[summary.RankEntry]:
 def _to_optional(values: Floats) -> list[float | None]:
     """Return numbers as a list, with None instead of NaN."""
     return [None if isnan(value) else value for value in values.tolist()]
+
+
+def _list_outliers(report: Report) -> tuple[summary.OutlierEntry, ...]:
+    marked = choose_marked_ranks(report).outliers
+    outliers = list_standouts(report, compute_rank_means(report))
+    return tuple(
+        summary.OutlierEntry(
+            kind=outlier.kind,
+            name=outlier.name,
+            ranks=outlier.ranks,
+            bubble_ratio=outlier.ratio,
+            above_median=outlier.above,
+            phase=outlier.phase,
+            times_median=outlier.times,
+            why=outlier.why,
+            is_marked=outlier in marked,
+        )
+        for outlier in outliers[:_MAX_OUTLIERS]
+    )
 
 
 def _make_step(advised: Advised, step: Step) -> summary.StepEntry:

@@ -94,6 +94,34 @@ class RankEntry(Struct, frozen=True):
     individual_score: float | None
 
 
+class OutlierEntry(Struct, frozen=True):
+    """A rank, stage, pipeline or host that differs from the others; see :class:`.Standout`.
+
+    Attributes:
+        kind: What stands out: ``rank``, ``stage``, ``pipeline`` or ``host``.
+        name: Printed name, such as "stage 3".
+        ranks: Indices of the ranks that stand out, in ascending order.
+        bubble_ratio: Mean bubble ratio of the ranks, or None if it is unknown.
+        above_median: Mean bubble ratio of the ranks minus the median bubble ratio of all ranks in
+            the run, or 0 if it is unknown.
+        phase: The phase whose time differs most from the median of the stage, or "" if no phase
+            differs enough.
+        times_median: Time in ``phase`` as a multiple of the median, or 1 if ``phase`` is "".
+        why: Description of the difference from the other ranks.
+        is_marked: Whether pictures mark the ranks as outliers.
+    """
+
+    kind: str
+    name: str
+    ranks: tuple[Count, ...]
+    bubble_ratio: Finite | None
+    above_median: Finite
+    phase: str
+    times_median: Finite
+    why: str
+    is_marked: bool
+
+
 class StepEntry(Struct, frozen=True):
     """A sentence from ``what_to_do_first``, in machine-readable form.
 
@@ -968,6 +996,8 @@ class RunSummary(Struct, frozen=True):
         limitations: Results that could not be determined, along with the reasons.
         methods: A sentence for the methods section of a paper.
         timeline: Tables from which pictures are drawn, or None for large runs.
+        outliers: The ranks, stages, pipelines and hosts that differ most from the others, largest
+            difference first.
     """
 
     schema: str
@@ -1007,6 +1037,7 @@ class RunSummary(Struct, frozen=True):
     limitations: list[LimitationEntry]
     methods: str
     timeline: SavedTimeline | None
+    outliers: tuple[OutlierEntry, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import (
     HOSTILE,
     Op,
+    change_ratios,
     list_texts,
     make_pipelines,
-    make_rank_iterations,
     make_report,
     rename_all,
 )
@@ -198,17 +198,6 @@ def test_very_many_stages_are_grouped() -> None:
     assert any(": 4 stages per row, the most unusual" in line for line in lines)
     stage_rows = select_rows(render_lines(make_run(64), Display(), View(rows="stage")))
     assert [row.split()[1] for row in stage_rows] == [str(stage) for stage in range(64)]
-
-
-def change_ratios(report: Report, ratio_of_rank: dict[int, float]) -> Report:
-    """Return the report with new ratios in its first iteration. Other ranks have a ratio of 0.5."""
-    first = report.iterations[0]
-    ranks = tuple(
-        replace(rank, bubble_ratio={"schedule": ratio_of_rank.get(rank.rank, 0.5)})
-        for rank in first.ranks
-    )
-    changed = replace(first, ranks=make_rank_iterations(ranks))
-    return replace(report, iterations=make_iteration_records((changed,)))
 
 
 def test_the_pipeline_of_an_outlier_is_drawn_and_its_row_is_marked() -> None:

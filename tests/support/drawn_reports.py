@@ -374,6 +374,17 @@ def rename_all(report: Report, text: str) -> Report:
     )
 
 
+def change_ratios(report: Report, ratio_of_rank: dict[int, float]) -> Report:
+    """Return the report with new ratios in its first iteration. Other ranks have a ratio of 0.5."""
+    first = report.iterations[0]
+    ranks = tuple(
+        replace(rank, bubble_ratio={"schedule": ratio_of_rank.get(rank.rank, 0.5)})
+        for rank in first.ranks
+    )
+    changed = replace(first, ranks=make_rank_iterations(ranks))
+    return replace(report, iterations=make_iteration_records((changed,)))
+
+
 def make_pipelines(
     pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
 ) -> tuple[list[Op], tuple[Rank, ...]]:

@@ -14,8 +14,7 @@ from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.rows import RankRow
-from bubbleviz.render.selection import Selection, measure_row_ratios
-from bubbleviz.report.advice import advise
+from bubbleviz.render.selection import Selection, choose_row_marks, measure_row_ratios
 from bubbleviz.report.labels import MARK
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
@@ -94,11 +93,11 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
     """Return the stage label of each row, made up of a mark, the pipeline and the stage.
 
-    In styles with notes, a row is marked if it represents a rank that the advice is about. The
-    pipeline is named if the run has several pipelines. The labels of rows that show the spread of
-    replicas never name a pipeline.
+    In styles with notes, a row is marked if it represents a marked rank; see
+    :func:`.choose_row_marks`. The pipeline is named if the run has several pipelines. The labels
+    of rows that show the spread of replicas never name a pipeline.
     """
-    marked = set(advise(report).marked_ranks) if style.notes else set()
+    marked = set(choose_row_marks(report, selection).ranks) if style.notes else set()
     has_several = len({rank.pipeline for rank in report.ranks}) > 1
     stages = []
     for row in selection.rows:

@@ -9,7 +9,7 @@ from bubbleviz.render.picture.brackets import has_brackets
 from bubbleviz.render.picture.clock_marks import list_clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.selection import Selection, choose_row_marks
 from bubbleviz.report.labels import MARK, truncate_name
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_marked_advice
@@ -24,7 +24,7 @@ def explain_marks(timeline: TimelinePainter) -> list[str]:
     return [
         *_explain_operations(timeline),
         *_explain_ratios(timeline),
-        *_explain_rows(timeline.selection),
+        *_explain_rows(timeline.report, timeline.selection),
     ]
 
 
@@ -65,12 +65,11 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
-    """Yield sentences about ratio bounds, clocks, and the mark on the ranks that advice is about.
+    """Yield sentences about ratio bounds, clocks, and marked ranks.
 
     Bounds are explained only if a single iteration is drawn. Clock bounds are given only if they
-    are at least ``_MIN_BOUNDS_WIDTH`` apart. The mark is explained only if a row
-    represents a rank that the advice is about. Styles without notes have no marks of clocks and
-    advice, so these are not explained.
+    are at least ``_MIN_BOUNDS_WIDTH`` apart. Styles without notes have no marks of clocks and
+    ranks, so these are not explained.
     """
     report, selection, style = timeline.report, timeline.selection, timeline.page.style
     iterations = selection.iterations
@@ -79,10 +78,8 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
         yield "The lower ratio counts unattributed compute as work."
     if style.notes and any(list_clock_notes(report, selection, style.width)):
         yield "± and bars: clock uncertainty of the host."
-    marked = write_marked_advice(report) if style.notes else None
-    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
-    if marked is not None and marked.short and not drawn_ranks.isdisjoint(marked.ranks):
-        yield f"{MARK} {marked.short}."
+    if style.notes:
+        yield from _explain_marked_ranks(report, selection)
     if report.contradicted(report.headline):
         yield "!: the ratio depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
@@ -95,12 +92,27 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
         yield f"Clock bounds{where}: {bounds}."
 
 
-def _explain_rows(selection: Selection) -> Iterator[str]:
+def _explain_marked_ranks(report: Report, selection: Selection) -> Iterator[str]:
+    """Yield a sentence about the marked ranks, if a row represents one of them."""
+    drawn_ranks = {rank for row in selection.rows for rank in row.replicas}
+    advice = write_marked_advice(report)
+    if advice is not None and advice.short and not drawn_ranks.isdisjoint(advice.ranks):
+        yield f"{MARK} {advice.short}."
+    outliers = [
+        outlier.sentence
+        for outlier in choose_row_marks(report, selection).outliers
+        if not drawn_ranks.isdisjoint(outlier.ranks)
+    ]
+    if outliers:
+        yield f"{MARK} Outliers: {'; '.join(outliers)}."
+
+
+def _explain_rows(report: Report, selection: Selection) -> Iterator[str]:
     """Yield sentences about rows that represent several ranks.
 
     The sentences say which replica is drawn: the replica with the median ratio, the first replica,
-    or the replica in the pipeline that the advice is about. Yields nothing if each row represents a
-    single rank.
+    or the replica in the pipeline with the most marked ranks. Yields nothing if each row represents
+    a single rank.
     """
     rows = selection.rows
     if any(row.spread for row in rows):
@@ -113,9 +125,9 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
             yield "Rows below: ranks that stand out, compared with the median of their stage."
     elif any(len(row.replicas) > 1 for row in rows):
         is_first = all(row.rank.index == row.replicas[0] for row in rows)
-        replica = (
-            "first replica" if is_first else "replica in the pipeline that the advice is about"
-        )
+        has_outliers = bool(choose_row_marks(report, selection).outliers)
+        subject = "with the outlier" if has_outliers else "that the advice is about"
+        replica = "first replica" if is_first else f"replica in the pipeline {subject}"
         yield f"Rows: stages, each drawn as its {replica}, with the ratio of that replica."
 
 

@@ -28,6 +28,7 @@ from bubbleviz.report.bubble_parts import (
     compute_flops_use,
     round_shares,
 )
+from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
@@ -232,7 +233,7 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
         display: The terminal.
     """
     iteration = choose_shown_iteration(report, view.iterations)
-    marked = advise(report).marked_ranks or ranks.list_named_outliers(report)
+    marked = choose_marked_ranks(report).ranks
     selection = None
     if iteration is not None:
         selection = timeline.select_timeline(report, view, iteration, marked)

@@ -24,8 +24,8 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.rows import RankRow, make_rows
 from bubbleviz.render.text.terminal import Display, wrap_paragraph
 from bubbleviz.render.wrapping import measure_cells
-from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK
+from bubbleviz.report.marked_ranks import MAX_NAMED_OUTLIERS, choose_marked_ranks
 from bubbleviz.report.rank_means import (
     RankMeans,
     compute_rank_means,
@@ -41,7 +41,7 @@ _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
 #: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("min", "median", "95 %", "max")
 #: Maximum number of standout rank groups in the table and on the first screen.
-_MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
+_MAX_STANDOUTS = 20
 
 
 def is_summarized(report: Report, view: View) -> bool:
@@ -272,16 +272,14 @@ def draw_histogram(values: Floats) -> str:
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return the lines about ranks for the first screen.
 
-    If there are very many ranks, the first line shows how their bubble ratios are distributed. The
-    last lines name the first groups of ranks that stand out, if any. The list is empty if no bubble
-    ratio is known.
+    If there are very many ranks, the first line shows how their bubble ratios are distributed,
+    unless no bubble ratio is known. The last lines name the first groups of ranks that stand out,
+    if any.
     """
     means = compute_rank_means(report)
     quantiles = summarize_distribution(means.bubble_ratio)
-    if quantiles is None:
-        return []
     lines: list[doc.Line] = []
-    if is_many_ranks(len(report.ranks)):
+    if quantiles is not None and is_many_ranks(len(report.ranks)):
         bars = display.translate(draw_histogram(means.bubble_ratio))
         lead = f"The {format_count(len(report.ranks), 'rank')}: "
         low, middle, _, high = map(format_percent, quantiles)
@@ -291,24 +289,12 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
         # A wrapped paragraph would merge consecutive blanks in the histogram.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
     groups = list_standouts(report, means)
-    sentences = [group.sentence for group in groups[:_MAX_NAMED_STANDOUTS]]
-    if len(groups) > _MAX_NAMED_STANDOUTS:
-        sentences.append(f"{len(groups) - _MAX_NAMED_STANDOUTS:,} more (-v ranks)")
+    sentences = [group.sentence for group in groups[:MAX_NAMED_OUTLIERS]]
+    if len(groups) > MAX_NAMED_OUTLIERS:
+        sentences.append(f"{len(groups) - MAX_NAMED_OUTLIERS:,} more (-v ranks)")
     if sentences:
         lines += wrap_paragraph("; ".join(sentences), display, lead="Outliers:", max_lines=2)
     return lines
-
-
-def list_named_outliers(report: Report) -> tuple[int, ...]:
-    """Return the indices of the single ranks that :func:`make_first_lines` names as outliers.
-
-    Ranks that stand out as a group, such as all ranks of a stage, are not included. The result is
-    empty if there are very many ranks, because their rows do not show single ranks.
-    """
-    if is_many_ranks(len(report.ranks)):
-        return ()
-    groups = list_standouts(report, compute_rank_means(report))[:_MAX_NAMED_STANDOUTS]
-    return tuple(rank for group in groups if group.kind == "rank" for rank in group.ranks)
 
 
 _LONGEST_LABEL = 200
@@ -368,9 +354,9 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
 def _name_rows(report: Report, rows: Sequence[RankRow]) -> list[str]:
     """Return the label of each row's rank, or the number of its replicas.
 
-    A mark precedes the names of rows that represent a rank that the advice is about.
+    A mark precedes the names of rows that represent a marked rank.
     """
-    marked = frozenset(advise(report).marked_ranks)
+    marked = frozenset(choose_marked_ranks(report).ranks)
     labels = rank_labels(report, [row.rank.index for row in rows])
     names = []
     for row, label in zip(rows, labels, strict=True):

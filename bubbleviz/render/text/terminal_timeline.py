@@ -31,13 +31,13 @@ from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
 from bubbleviz.render.picture.numbers import round_step
-from bubbleviz.render.rows import RankRow, draw_advised_pipeline, select_ranks
+from bubbleviz.render.rows import RankRow, draw_marked_pipeline, select_ranks
 from bubbleviz.render.selection import Selection, measure_row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flow_entries
 from bubbleviz.render.wrapping import measure_cells, truncate_to_width, wrap_text
-from bubbleviz.report.advice import advise
 from bubbleviz.report.labels import MARK, name_rank_with_number
+from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -152,8 +152,8 @@ def select_timeline(
         report: The report.
         view: The ranks to draw, and the kind of rows.
         iteration: The iteration to draw.
-        marked: Indices of the ranks that the advice is about. Rows draw the replicas in the
-            pipeline with the most marked ranks; see :func:`draw_advised_pipeline`.
+        marked: Indices of the marked ranks. Rows draw the replicas in the
+            pipeline with the most marked ranks; see :func:`draw_marked_pipeline`.
     """
     has_stages = any(rank.stage is not None for rank in select_ranks(report, view))
     rows = view.rows or ("stage" if has_stages else "rank")
@@ -162,7 +162,7 @@ def select_timeline(
     if selection is None:
         return None
     active_rows = [row for row in selection.rows if not at_work.isdisjoint(row.replicas)]
-    rows_drawn = draw_advised_pipeline(report, active_rows, marked)
+    rows_drawn = draw_marked_pipeline(report, active_rows, marked)
     return replace(selection, rows=rows_drawn) if rows_drawn else None
 
 
@@ -245,8 +245,7 @@ def _explain_marks(
         return []
     names = [_name_marked_rank(report, rank, marked) for rank in ranks]
     sign = Span(display.translate(MARK), "bold")
-    is_advised = not set(advise(report).marked_ranks).isdisjoint(marked)
-    meaning = "see the advice" if is_advised else "outlier"
+    meaning = choose_marked_ranks(report).meaning
     return [(sign, Span(f" {list_first(names, 3)}: {meaning}"))]
 
 

@@ -27,7 +27,6 @@ import numpy as np
 
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.standouts import Standout
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -39,7 +38,7 @@ from bubbleviz.render.web.shards import compress, encode_tables, make_shards
 from bubbleviz.render.web.unsaved import UnsavedNumbers, collect_unsaved_numbers
 from bubbleviz.report.measure import name_saved_measure
 from bubbleviz.report.published_paths import make_paths_relative
-from bubbleviz.report.rank_means import RankMeans, compute_rank_means, is_many_ranks, list_standouts
+from bubbleviz.report.rank_means import RankMeans, compute_rank_means, is_many_ranks
 from bubbleviz.report.report import Report
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary, to_values
@@ -102,7 +101,6 @@ def render(report: Report, view: View) -> str:
         report.command,
         collect_unsaved_numbers(report),
         means,
-        () if means is None else list_standouts(report, means),
         [rank.index for rank in select_ranks(report, view)] if view.ranks else [],
     )
     return fill_template(*data)
@@ -128,12 +126,12 @@ def render_saved(path: str, summary: RunSummary) -> str:
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
     """Return the index of the iteration to show first, or None for the entire run.
 
-    If the recommended first steps contain advice about specific ranks that has an example
-    iteration, the page shows that iteration. Otherwise, it shows the typical iteration.
+    If the first advice has an example iteration, the page shows that iteration. Otherwise, it shows
+    the typical iteration.
     """
-    marked = next((step.advice for step in summary.first if step.is_marked), None)
-    example = None if marked is None else summary.advice[marked].example_iteration
-    return summary.typical_iteration if example is None else example
+    advice = [summary.advice[step.advice] for step in summary.first if step.advice is not None]
+    examples = [entry.example_iteration for entry in advice]
+    return next((example for example in examples if example is not None), summary.typical_iteration)
 
 
 def fill_template(
@@ -191,8 +189,6 @@ def _load_licensed_charting() -> str:
 LEVEL = 4
 #: Placeholder for unknown means; see means.js.
 _UNKNOWN = -2_000_000_000
-#: Maximum number of standout rank groups listed on the page.
-_MAX_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
 
@@ -203,7 +199,6 @@ def pack_report(
     command: str,
     unsaved: UnsavedNumbers,
     means: RankMeans | None = None,
-    listed_standouts: Sequence[Standout] = (),
     first_ranks: Sequence[int] = (),
 ) -> tuple[str, str, list[str]]:
     """Encode a report for the interactive page.
@@ -216,7 +211,6 @@ def pack_report(
         unsaved: Numbers on the page that the JSON report does not contain.
         means: Mean values of each rank if the run has very many ranks, otherwise None. If given,
             the timeline is encoded as shards.
-        listed_standouts: Rank groups that stand out, in a run with very many ranks.
         first_ranks: Indices of the ranks selected by the user. The page opens at the first of them,
             and their shards have the highest priority.
 
@@ -232,7 +226,7 @@ def pack_report(
         "operations": {**operations, "paint": paint_of},
     }
     blocks: list[str] = []
-    shards = standout_values = None
+    shards = None
     if means is not None:
         pipelines = [rank.pipeline for rank in summary.ranks]
         shards, blocks = make_shards(timeline, paint_of, pipelines, means.bubble_ratio, first_ranks)
@@ -240,7 +234,6 @@ def pack_report(
             **{table: dict.fromkeys(columns, _EMPTY) for table, columns in tables.items()},
             "means": _convert_means(means),
         }
-        standout_values = list(map(_describe_standout, listed_standouts[:_MAX_STANDOUTS]))
     document = {
         "report": _list_shown_values(summary),
         "base_ns": str(timeline.base_ns),
@@ -249,7 +242,6 @@ def pack_report(
         "unsaved": asdict(unsaved),
         "shown_rank": next(iter(first_ranks), None),
         "many": is_many_ranks(len(summary.ranks)),
-        "standouts": standout_values,
         "shards": shards,
         "measure": asdict(name_saved_measure(summary)),
         "names": timeline.names,
@@ -260,21 +252,6 @@ def pack_report(
     # JSON escapes line breaks, so all characters replaced here are inside strings.
     packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_document, compress(encode_tables(tables), LEVEL), blocks
-
-
-def _describe_standout(standout: Standout) -> dict[str, Any]:
-    """Convert a rank group that stands out to JSON values.
-
-    The values include the first rank and the number of ranks, but not every rank in the group.
-    """
-    return {
-        "name": standout.name,
-        "rank": standout.ranks[0],
-        "count": len(standout.ranks),
-        "ratio": standout.ratio,
-        "above": standout.above,
-        "why": standout.why,
-    }
 
 
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:

@@ -47,7 +47,7 @@ function showLegend(run, timeline) {
   const running = paintsByPhase(run, run.data.compute_phases)
     .map(([name, shades]) => [NAMES[name] ?? name, shades])
     .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name}, by chunk` : name));
-  if (run.culprits.size) running.push(element("li", {}, "► see What to do first"));
+  if (run.culprits.size) running.push(element("li", {}, run.outliers.length ? `► outlier: ${run.outliers.map((own) => `${clean(own.name, 60)}, ${clean(own.why, 120)}`).join("; ")}` : "► see What to do first"));
   if (run.unattributed.rows) running.push(element("li", {}, swatch(run.data.unattributed_color), "unattributed compute"));
   if (timeline.lanes.communication && run.communication.rows) {
     const { paint } = run.operations;
@@ -285,7 +285,7 @@ function fillOverview(run, shards, shown, drawn) {
   const left = shards?.data.shards.left_out ?? 0;
   byId("overview-panel").append(
     element("div", { class: "pair" },
-      element("div", {}, element("h3", {}, "Outliers"), ...standingOut(run, show)),
+      element("div", {}, element("h3", {}, "Outliers"), ...listOutliers(run, show)),
       element("div", {}, element("h3", {}, "Distribution over ranks"), ...explained("distribution over ranks", spreadTable(run)))),
     ...(left ? [quiet(`This page does not contain the operations of ${counted(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
     ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));

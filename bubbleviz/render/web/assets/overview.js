@@ -8,11 +8,6 @@ const OVERVIEW_GUTTER = 92;
 const MOST_TALL = 560;
 // Colors of values below, at and above the median.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
-// Maximum number of outlier ranks listed for a saved report, and the minimum deviation of the phase
-// time and of the bubble ratio of an outlier. The same values are in rank_means.py.
-const LISTED = 12;
-const LEAST_TIMES = 0.05;
-const LEAST_POINTS = 0.01;
 
 class Overview {
   constructor(run, shards, show) {
@@ -270,31 +265,15 @@ class Overview {
 
 // --- outliers
 
-// The outliers that the report lists. For saved reports, the ranks that deviate most from the others.
-function standingOut(run, show) {
-  const found = run.data.standouts ?? farthest(run);
-  if (!found.length) return [quiet("No rank, host, pipeline or stage stands out.")];
-  const rows = found.map((own) => [
-    element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, `${run.culprits.has(own.rank) ? "► " : ""}${clean(own.name, 120)}`),
-    grouped(own.count), share(own.ratio), `${own.above > 0 ? "+" : ""}${significant(100 * own.above, 2)}`, clean(own.why, 120),
+// The table of outliers.
+function listOutliers(run, show) {
+  const { outliers } = run.report;
+  if (!outliers.length) return [quiet("No rank, host, pipeline or stage stands out.")];
+  const rows = outliers.map((own) => [
+    element("button", { type: "button", class: "link", onclick: () => show(own.ranks[0]) }, `${own.ranks.some((rank) => run.culprits.has(rank)) ? "► " : ""}${clean(own.name, 120)}`),
+    grouped(own.ranks.length), share(own.bubble_ratio), `${own.above_median > 0 ? "+" : ""}${significant(100 * own.above_median, 2)}`, clean(own.why, 120),
   ]);
   return explained("outliers", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
-}
-
-function farthest(run) {
-  const { means } = run;
-  // Smaller differences are not noticeable. The limit is a fraction of the window.
-  const leastNs = NOTICEABLE * (run.report.summary.window_ns[run.report.headline]?.mean ?? 0);
-  const noticed = (times, ns) => (times !== null && Math.abs(ns - ns / times) < leastNs ? 1 : times);
-  const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values).map((times, at) => noticed(times, values[at]))]);
-  const middle = distribution(means.ratio)?.median ?? 0;
-  const away = run.report.ranks.map(({ index }) => {
-    const [phase, times] = slow.reduce((most, [name, values]) => values[index] !== null && Math.abs(values[index] - 1) > Math.abs(most[1] - 1) ? [name, values[index]] : most, ["", 1]);
-    const above = means.ratio[index] === null ? 0 : means.ratio[index] - middle;
-    const why = Math.abs(times - 1) >= LEAST_TIMES ? `${phase} takes ${significant(times)} times the median of its stage` : `${above > 0 ? "more idle" : "busier"} than the other ranks (bubble ratio ${significant(100 * Math.abs(above), 2)} points ${above > 0 ? "above" : "below"} the median)`;
-    return { name: run.rankLabel(index), rank: index, count: 1, ratio: means.ratio[index], above, why, score: Math.max(Math.abs(times - 1) >= LEAST_TIMES ? Math.abs(times - 1) : 0, Math.abs(above) >= LEAST_POINTS ? Math.abs(above) : 0) };
-  });
-  return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);
 }
 
 // Distributions over ranks: one row per quantity, and one row per stage for the ratio.

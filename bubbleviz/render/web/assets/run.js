@@ -151,10 +151,15 @@ class Run {
     return this.data.phases[this.operations.phase[row]];
   }
 
-  // Indices of the ranks that the first advice is about, if it is about only a few ranks.
+  // The outliers whose ranks are marked.
+  get outliers() {
+    return (this.report.outliers ?? []).filter((own) => own.is_marked);
+  }
+
+  // Indices of the marked ranks: those that the first advice is about, or else the outliers.
   get culprits() {
     const step = (this.report.first ?? []).find((own) => own.is_marked);
-    this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : []);
+    this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : this.outliers.flatMap((own) => own.ranks));
     return this.marked;
   }
 
