@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bubbleviz.errors import InputError
+from bubbleviz.render.display import convert_to
 from bubbleviz.render.loaded import LoadedIdleReport, LoadedReport
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.summary import RunSummary
@@ -18,13 +20,19 @@ def load(path: str | Path) -> LoadedReport | LoadedIdleReport:
     Returns:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
         ``idle``. The summary's attributes have the same names as the JSON keys. A ``RunSummary``
-        also has ``plot``, ``ratios``, ``causes``, ``stages`` and ``what_if()`` of the report that
-        was saved, and an ``IdleSummary`` also has ``causes``.
+        also has ``plot``, ``save``, ``to_pandas``, ``ratios``, ``causes``, ``stages`` and
+        ``what_if()`` of the report that was saved, and an ``IdleSummary`` also has ``causes`` and
+        ``save``.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.
     """
+    if Path(path).is_dir():
+        raise InputError(
+            f"{path}: is a directory, not a saved report; to measure the profiles in it, call "
+            f"bubbleviz.analyze({str(path)!r})"
+        )
     saved = read_saved(str(path))
     if isinstance(saved, RunSummary):
-        return LoadedReport.from_summary(saved)
-    return LoadedIdleReport.from_summary(saved)
+        return convert_to(LoadedReport, saved)
+    return convert_to(LoadedIdleReport, saved)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Real
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 from bubbleviz.errors import UsageError
@@ -189,14 +190,17 @@ def save_as(path: str | Path, names: Iterable[str], render: Callable[[str], str 
 
 
 def convert_to(kind: type[DataT], value: Any, **changes: Any) -> DataT:
-    """Return a dataclass instance as an instance of a subclass that has the same fields.
+    """Return an instance of a dataclass or struct as an instance of a subclass.
 
     Args:
-        kind: The subclass.
+        kind: The subclass, which has the same fields.
         value: The instance.
         changes: New values of fields, keyed by the name of the field.
     """
-    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    names = getattr(value, "__struct_fields__", None)
+    if names is None:
+        names = [field.name for field in fields(value)]
+    values = {name: getattr(value, name) for name in names}
     return kind(**values | changes)
 
 
@@ -239,6 +243,21 @@ def make_view(style: str | None, width: str | float | None, **attributes: Any) -
         refuse_wrong_types(View, vars(view))
         parse_style(style)
     return view
+
+
+def check_view(view: View | None) -> View:
+    """Return the view that was passed to a method ``save``, or the default view for None.
+
+    Raises:
+        UsageError: The value is not a view, or an attribute of the view has the wrong type.
+    """
+    if not isinstance(view, (View, NoneType)):
+        raise UsageError(
+            f"{view!r:.60}: is not a bubbleviz.View; pass one path and one view to save()"
+        )
+    checked = view or View()
+    refuse_wrong_types(View, vars(checked))
+    return checked
 
 
 def _parse_width(width: object) -> float:

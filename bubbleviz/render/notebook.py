@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.arguments import explain_keywords, refuse_wrong_types
+from bubbleviz.model.arguments import explain_keywords
 from bubbleviz.model.arrow import Kind, Records
 from bubbleviz.model.texts import name_python_arguments
 from bubbleviz.render.display import (
@@ -27,6 +26,7 @@ from bubbleviz.render.display import (
     Hinting,
     Picture,
     PrintedRecords,
+    check_view,
     make_view,
     save_as,
     wrap_fragment,
@@ -339,15 +339,11 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
             UsageError: The suffix does not belong to any format, or an argument has the wrong type.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
-        if not isinstance(view, (View, NoneType)):
-            raise UsageError(
-                f"{view!r:.60}: is not a bubbleviz.View; pass one path and one view to save()"
-            )
-        refuse_wrong_types(View, vars(view or View()))
+        checked = check_view(view)
         save_as(
             path,
             {renderer.name for renderer in list_renderers()},
-            lambda name: get_renderer(name).content(self, view or View(), str(path)),
+            lambda name: get_renderer(name).content(self, checked, str(path)),
         )
 
     def log(self, run: Any, step: int | None = None) -> None:

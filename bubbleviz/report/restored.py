@@ -72,6 +72,8 @@ _SAME_COLUMNS = (
     "kernels",
     "active_ns",
 )
+#: Columns of ``Operations`` that a timeline does not contain.
+UNSAVED_COLUMNS = ("host_start_ns", "host_end_ns", "launched_ns", "sequence", "occurrence")
 #: Columns of ``WindowColumns`` that have the same name in ``AccountColumns``.
 _SAME_TIMES = (
     "start_ns",

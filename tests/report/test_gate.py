@@ -120,6 +120,19 @@ def test_limits_that_do_not_fit_are_refused(
     assert expected in cli.refused("gate", str(saved), *options, code=code)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_file_after_the_switch_for_json_is_not_an_input(
+    before: bool, saved: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    output = ("--json", tmp_path / "out.json")
+    arguments = (*output, saved) if before else (saved, *output)
+
+    refusal = cli.refused("gate", *arguments, "--max-bubble", "30%", code=2)
+
+    assert f"out.json: no such file; to write JSON to this file, pass -o {output[1]}, or" in refusal
+    assert not output[1].exists()
+
+
 # Tests of verdicts.
 
 

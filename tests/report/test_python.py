@@ -455,6 +455,14 @@ def test_a_loaded_report_is_plotted_like_the_measured_one(
     for view in ({}, figure):
         assert loaded.plot(**view).svg == report.plot(**view).svg
     loaded.plot(causes=True).save(tmp_path / "x.svg")
+    for name in ("y.svg", "y.tex", "y.json"):
+        loaded.save(name)
+        report.save(f"measured-{name}")
+        assert Path(name).read_bytes() == Path(f"measured-{name}").read_bytes()
+    with pytest.raises(bubbleviz.BubblevizError, match=r"use bubbleviz\.analyze\(report\.paths\)"):
+        loaded.save("y.csv")
+    with pytest.raises(bubbleviz.BubblevizError, match=r"is not a bubbleviz\.View; pass"):
+        loaded.save("y.svg", 3)  # type: ignore[arg-type]  # as people do
     with pytest.raises(bubbleviz.BubblevizError, match="there is no rank 4"):
         loaded.plot(rank=4)
     for guess, instead in LoadedReport._hints.items():
@@ -484,6 +492,11 @@ def test_a_loaded_report_has_the_tables_of_the_measured_one(name: str, tmp_path:
         )
         pandas.testing.assert_frame_equal(read.stages.to_pandas(), report.stages.to_pandas())
     assert loaded.to_dict()["what_if"] == report.to_dict()["what_if"]
+    operations = loaded.to_pandas()
+    assert {"busy_ns", "chunk", "phase", "stage", "virtual_stage"} < {*operations.columns}
+    pandas.testing.assert_frame_equal(operations, report.to_pandas()[[*operations.columns]])
+    with pytest.raises(bubbleviz.BubblevizError, match=r"use bubbleviz\.analyze\(report\.paths\)"):
+        large.to_pandas()
 
 
 def test_a_loaded_report_without_simulated_schedules_says_how_to_get_them(tmp_path: Path) -> None:
@@ -509,6 +522,10 @@ def test_a_loaded_report_on_idle_time_has_the_causes(
     assert list(loaded.causes) == list(measured.causes)
     assert repr(loaded.causes) == repr(measured.causes)
     assert repr(bubbleviz.compare(loaded, measured)) == repr(bubbleviz.compare(measured, measured))
+    loaded.save("copy.json")
+    assert Path("copy.json").read_bytes() == Path("idle.json").read_bytes()
+    with pytest.raises(bubbleviz.BubblevizError, match=r"use bubbleviz\.idle\(report\.paths\)"):
+        loaded.save("x.svg")
     for guess, instead in LoadedIdleReport._hints.items():
         with pytest.raises(AttributeError, match=f"'{guess}'; use {re.escape(instead)}$"):
             getattr(loaded, guess)

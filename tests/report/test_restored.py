@@ -111,12 +111,27 @@ def test_analyze_writes_the_page_of_a_saved_report(
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("name", ["x.svg", "x.json"])
 def test_names_in_a_saved_report_are_replaced(
+    name: str, saved: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    cli.printed("analyze", saved, "-o", tmp_path / name, "--anonymous")
+
+    assert "node0" in saved.read_text("utf-8")
+    assert "node0" not in (tmp_path / name).read_text("utf-8")
+
+
+def test_a_saved_report_without_a_timeline_is_written_where_no_picture_is_needed(
     saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    cli.printed("analyze", saved, "-o", tmp_path / "x.svg", "--anonymous")
+    document = json.loads(saved.read_text("utf-8")) | {"timeline": None}
+    saved.write_text(json.dumps(document), encoding="utf-8")
 
-    assert "node0" not in (tmp_path / "x.svg").read_text("utf-8")
+    cli.printed("analyze", saved, "-o", tmp_path / "x.json", "-o", tmp_path / "x.html")
+    refusal = cli.refused("analyze", saved, "-o", tmp_path / "x.svg", code=2)
+
+    assert json.loads((tmp_path / "x.json").read_text("utf-8")) == document
+    assert "no timeline was saved" in refusal
 
 
 @pytest.mark.parametrize(
@@ -124,7 +139,7 @@ def test_names_in_a_saved_report_are_replaced(
     [
         (
             ("-o", "x.csv"),
-            "x.csv: a saved report can only be drawn (.svg, ",
+            "x.csv: a saved report can only be written as .svg, ",
         ),
         (("-o", "x.svg", "--skip", "1"), "--skip: only applies to profiles"),
         (("-o", "x.svg", "--stages", "9"), "--stages 9: there is no stage 9"),

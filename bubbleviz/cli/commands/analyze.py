@@ -30,11 +30,8 @@ from bubbleviz.timing import record_steps, time_step
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
-    from bubbleviz.report.summary import RunSummary
 
 
-#: Formats that can be written from a saved report.
-_SAVED_FORMATS = frozenset({"svg", "pdf", "png", "html", "latex"})
 #: Formats whose options are listed in ``--help``, in addition to ``-o FILE``.
 _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
@@ -186,7 +183,7 @@ def _check_saved_options(values: Mapping[str, object]) -> None:
 
 
 def _draw_saved(path: str, outputs: Outputs, picture: PictureOptions) -> None:
-    """Draw the run in a saved report, or write its interactive page or its LaTeX table.
+    """Write the outputs of a saved report.
 
     Args:
         path: Path of the saved report.
@@ -194,33 +191,24 @@ def _draw_saved(path: str, outputs: Outputs, picture: PictureOptions) -> None:
         picture: Picture options.
 
     Raises:
-        UsageError: An output is neither a picture, a page nor a LaTeX table, or the report has no
-            timeline.
+        UsageError: A saved report does not contain the data of an output, or has no timeline.
         InputError: The report cannot be read.
     """
-    others = [file for file, name in outputs.formats.items() if name not in _SAVED_FORMATS]
-    if others:
-        raise UsageError(
-            f"-o {others[0]}: a saved report can only be drawn (.svg, .pdf, .png, .html or .tex); "
-            "pass the profiles to write other formats"
-        )
-    outputs.check([path])
-    picture.check(outputs.formats.values())
-    from bubbleviz.render.web.page import render_saved
-    from bubbleviz.report.restored import restore
+    from bubbleviz.render.formats.saved import check_saved_format, render_saved
+    from bubbleviz.report.restored import restore_numbers
     from bubbleviz.report.saved import read_summary
 
-    by_name = {renderer.name: renderer for renderer in list_renderers()}
+    for file, name in outputs.formats.items():
+        check_saved_format(file, name, "pass the profiles to write other formats")
+    outputs.check([path])
+    picture.check(outputs.formats.values())
     summary = read_summary(path)
-    view = picture.view_of(restore(path, summary), outputs.public_formats)
-
-    def content(public: RunSummary, name: str, file: str) -> str | bytes:
-        """Return the page, or a picture of the report."""
-        if name == "html":
-            return render_saved(path, public)
-        return by_name[name].content(restore(path, public), view, file)
-
-    outputs.deliver(summary, content, lambda _: None)
+    view = picture.view_of(restore_numbers(path, summary), outputs.public_formats)
+    outputs.deliver(
+        summary,
+        lambda public, name, file: render_saved(path, public, name, view, file),
+        lambda _: None,
+    )
 
 
 def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import typer
@@ -12,6 +13,7 @@ from bubbleviz.cli.help import flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import (
     INCREASES,
@@ -88,6 +90,8 @@ def gate(
             "nothing to check; pass a limit with --max-bubble 12% or --max-time 120ms, or an "
             "earlier report with --baseline or --promised-by"
         )
+    if outputs.formats.get("-") == "json" and len(reports) > 1:
+        _check_no_json_file(reports)
     checked = measurement.recognize_run(reports, "gate", "checks")
     promising_run, earlier_run = (
         None if path is None else options.recognize_run(path) for path in (promised_by, baseline)
@@ -124,6 +128,24 @@ def gate(
         outputs.deliver(verdict, content, lambda public: _print(_list_lines(public)))
     if not all(is_passed for _, is_passed in _list_lines(verdict)):
         raise typer.Exit(TOO_LARGE)
+
+
+def _check_no_json_file(paths: Sequence[str]) -> None:
+    """Check that no path was meant as the output file of the switch ``--json``.
+
+    Args:
+        paths: Two or more paths of the report and the profiles to check.
+
+    Raises:
+        UsageError: A path ends with ``.json`` and does not exist.
+    """
+    for path in paths:
+        if path.lower().endswith(".json") and not Path(path).exists():
+            quoted = quote_for_shell(path)
+            raise UsageError(
+                f"{path}: no such file; to write JSON to this file, pass -o {quoted}, or --json > "
+                f"{quoted}"
+            )
 
 
 def _list_lines(verdict: _Verdict) -> list[tuple[str, bool]]:

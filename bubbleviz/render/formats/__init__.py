@@ -97,7 +97,7 @@ class Renderer:
     def render(self, report: Report, view: View) -> Any:
         """Return the report in this format, as text or bytes."""
         self.check()
-        return _import_function(self.function)(report, view)
+        return import_function(self.function)(report, view)
 
     def content(self, report: Report, view: View, file: str) -> str | bytes:
         """Return the content of an output file in this format.
@@ -107,11 +107,12 @@ class Renderer:
         self.check(file)
         content: str | bytes = self.render(report, view)
         if ending := self._find_conversion(file):
-            content = _import_function(f"picture.typesetting.as_{ending}")(content)
+            content = import_function(f"picture.typesetting.as_{ending}")(content)
         return content
 
 
-def _import_function(path: str) -> Any:
+def import_function(path: str) -> Any:
+    """Import the function at a dotted path, which is relative to ``bubbleviz.render``."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"bubbleviz.render.{module}"), name)
 
