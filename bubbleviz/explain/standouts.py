@@ -244,12 +244,20 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
                 yield kind, f"{kind} {prefix}{to_one_line(str(key), 60)}", unnamed
                 is_unnamed[unnamed] = False
     for index in np.flatnonzero(is_unnamed).tolist():
-        rank = ranks[index]
-        has_pipelines = rank.pipeline is not None and len({r.pipeline for r in ranks}) > 1
-        pipeline = f"p{rank.pipeline} " if has_pipelines else ""
-        stage = "" if rank.stage is None else f", {pipeline}stage {rank.stage}"
-        name = format_rank_name(rank.global_rank, index, to_one_line(rank.label, 40))
-        yield "rank", f"{name}{stage}", np.array([index], np.int64)
+        yield "rank", _name_rank(ranks, index), np.array([index], np.int64)
+
+
+def _name_rank(ranks: Sequence[Rank], index: int) -> str:
+    """Return the name of a rank, followed by its stage if the stage is known.
+
+    The pipeline is added to the stage if the run has several.
+    """
+    rank = ranks[index]
+    has_pipelines = rank.pipeline is not None and len({r.pipeline for r in ranks}) > 1
+    pipeline = f"p{rank.pipeline} " if has_pipelines else ""
+    stage = "" if rank.stage is None else f", {pipeline}stage {rank.stage}"
+    name = format_rank_name(rank.global_rank, index, to_one_line(rank.label, 40))
+    return f"{name}{stage}"
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:

@@ -38,8 +38,8 @@ class Launches:
         processes: Distinct processes of the activities, ascending.
         begin: For each process, the position of its first activity in ``by_id``. The extra last
             entry is the length of ``by_id``.
-        known: For each process, the number of activities that have a correlation id. In ``by_id``,
-            they precede the activities without an id.
+        n_with_id: For each process, the number of activities that have a correlation id. In
+            ``by_id``, they precede the activities without an id.
         sharing: Rows of the activities that share their id with another activity of the process,
             ascending.
     """
@@ -52,7 +52,7 @@ class Launches:
         self.by_id: Codes = np.empty(len(activities), np.int32)
         self.processes = grouping.find_distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
-        self.known = np.zeros(len(self.processes), np.int64)
+        self.n_with_id = np.zeros(len(self.processes), np.int64)
         sharing = [np.empty(0, np.int32)]
         stop, rows_of = 0, activities.make_rank_lookup()
         for index, process in enumerate(self.processes.tolist()):
@@ -66,9 +66,9 @@ class Launches:
             self.by_id[stop : stop + len(rows)] = rows
             stop = self.begin[index + 1] = stop + len(rows)
             # Activities without an id have ``UNCORRELATED``, which is larger than every id.
-            n_with_id = int(np.searchsorted(ids, np.uint32(model.UNCORRELATED)))
-            self.known[index] = n_with_id
-            same_id = np.flatnonzero(ids[1:n_with_id] == ids[: max(n_with_id, 1) - 1])
+            id_count = int(np.searchsorted(ids, np.uint32(model.UNCORRELATED)))
+            self.n_with_id[index] = id_count
+            same_id = np.flatnonzero(ids[1:id_count] == ids[: max(id_count, 1) - 1])
             sharing.extend((rows[same_id], rows[same_id + 1]))
         self.sharing: Codes = grouping.find_distinct(*sharing)
 
@@ -110,7 +110,7 @@ class Launches:
         if index == NONE:
             return self.by_id[:0]
         first = self.begin[index]
-        return self.by_id[first : first + self.known[index]]
+        return self.by_id[first : first + self.n_with_id[index]]
 
     def _pair_with_activities(
         self, process: int, rows: Ints, calls: model.Calls

@@ -188,10 +188,10 @@ class LinkedWork(Table):
         """
         launched_ns = np.full(len(rows), NONE, np.int64)
         thread = launched_ns.copy()
-        known = np.flatnonzero(rows != NONE)
-        known = known[self.rule[rows[known]] != LinkRule.UNLINKED]
-        launched_ns[known] = self.launched_ns[rows[known]]
-        thread[known] = self.threads[self.thread[rows[known]]]
+        linked = np.flatnonzero(rows != NONE)
+        linked = linked[self.rule[rows[linked]] != LinkRule.UNLINKED]
+        launched_ns[linked] = self.launched_ns[rows[linked]]
+        thread[linked] = self.threads[self.thread[rows[linked]]]
         return launched_ns, thread
 
 
@@ -522,7 +522,7 @@ class Linker:
         launches = self.launches
         if self._tables is None or len(self._tables[0][0]) != len(self.threads):
             self._tables = self._build_thread_tables()
-        index = launches.begin, launches.known, self._search_hint, launches.by_id, launches.ids
+        index = launches.begin, launches.n_with_id, self._search_hint, launches.by_id, launches.ids
         columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id
         links = launches.call, launches.start_ns, self.thread, self.range, self.rule
         threads, ranges = self._tables

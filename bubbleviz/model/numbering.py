@@ -134,7 +134,7 @@ class CodedTexts(Table):
     texts: Sequence[str] = field(metadata={"shared": True})
 
     @property
-    def known(self) -> Bools:
+    def has_text(self) -> Bools:
         """Mask of the rows that contain a string, shape (rows,)."""
         return np.asarray(self.code != NONE)
 
@@ -148,7 +148,7 @@ class CodedTexts(Table):
 
     def drop_unused(self) -> CodedTexts:
         """Return an equal column without the strings that do not occur in any row."""
-        has_text = self.known
+        has_text = self.has_text
         used_codes, code = np.unique(self.code[has_text], return_inverse=True)
         renumbered = scatter(len(self), has_text, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])

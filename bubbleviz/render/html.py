@@ -40,9 +40,9 @@ def _render_table(table: Table) -> Iterator[str]:
 
     The title becomes the caption. Blank rows are skipped, and missing cells are empty.
     """
-    heads = (_render_cell(table, "th", column, column) for column in table.columns)
+    header_cells = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape_text(table.title)}</caption>"
-    yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
+    yield f"<thead><tr>{''.join(header_cells)}</tr></thead><tbody>"
     for row in filter(None, table.rows):
         cells = (_render_cell(table, "td", column, row.get(column, "")) for column in table.columns)
         yield f"<tr>{''.join(cells)}</tr>"

@@ -63,10 +63,10 @@ def escape_latex(text: str) -> str:
     ASCII form become ``?``.
     """
     letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    known = (
+    printable = (
         c if " " <= c <= "~" or c in _SPELLED else "?" if c.isprintable() else " " for c in letters
     )
-    return "".join(_SPELLED.get(c, c) for c in _OPENING.sub("`", "".join(known)))
+    return "".join(_SPELLED.get(c, c) for c in _OPENING.sub("`", "".join(printable)))
 
 
 def truncate_latex(text: str) -> str:

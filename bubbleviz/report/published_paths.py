@@ -40,9 +40,9 @@ def make_paths_relative(report: ReportT) -> ReportT:
     paths = {profile.path for profile in report.profiles}
     # Only the start of a reason that has a colon can be the path of a file without a profile.
     reasons = [entry.reason for entry in report.limitations if ": " in entry.reason]
-    heads = {reason.split(": ", 1)[0] for reason in reasons}
-    known_starts = tuple(f"{path} " for path in paths)
-    paths |= {head for head in heads if not head.startswith(known_starts)}
+    reason_starts = {reason.split(": ", 1)[0] for reason in reasons}
+    profile_starts = tuple(f"{path} " for path in paths)
+    paths |= {start for start in reason_starts if not start.startswith(profile_starts)}
     published = {path: make_relative(path) for path in paths if Path(path).is_absolute()}
     report = replace(report, command=_make_command_relative(report.command))
     return _replace_paths(report, published) if published else report

@@ -135,7 +135,7 @@ def test_equal_rows_share_a_text_that_is_made_once() -> None:
 def test_rows_without_a_text_get_the_default() -> None:
     texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
 
-    assert texts.known.tolist() == [True, False, True, True]
+    assert texts.has_text.tolist() == [True, False, True, True]
     for version in (texts, texts.drop_unused()):
         assert version.listed("none") == ["c", "none", "a", "c"]
         assert version.at(np.array([3, -1, 1])).listed("none") == ["c", "none", "none"]

@@ -317,10 +317,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     )
     residual = ratio / paces.pace[rank_iterations.of_row]
 
-    # Ranks are compared at their speed before they became slower.
-    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
-    steady_ns = computes.time_ns / np.exp(rise[rank_iterations.of_row])
-    cell_ns = group_medians(computes.cells.of_row, len(computes.cells), steady_ns)
+    cell_ns = _measure_steady_cells(computes, paces)
     # If lengths vary, some replicas get more tokens than others by chance.
     copies = _group_copies(computes)
     length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
@@ -443,6 +440,18 @@ def _measure_paces(
     iteration = group_rows(computes.iteration[first]).of_row
     changes = _fit_pace_changes(ranks.of_row, iteration, np.log(pace * iteration_effect))
     return Paces(rank_iterations, pace, iteration, ranks, changes)
+
+
+def _measure_steady_cells(computes: Computes, paces: Paces) -> Floats:
+    """Return the lower median time of each cell in ns, at the speed before ranks became slower.
+
+    Args:
+        computes: The compute operations of the run.
+        paces: Pace of each rank in each iteration.
+    """
+    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
+    steady_ns = computes.time_ns / np.exp(rise[paces.computes.of_row])
+    return group_medians(computes.cells.of_row, len(computes.cells), steady_ns)
 
 
 def _group_copies(computes: Computes) -> Groups:

@@ -7,7 +7,7 @@ faults of one shape in the evidence of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from bubbleviz.explain.diagnosis.fault_names import (
 from bubbleviz.explain.diagnosis.fits import (
     MIN_JUMP_POINTS,
     MIN_SIDE,
+    Jumps,
     fit_jumps,
     replace_spikes,
 )
@@ -49,6 +50,7 @@ from bubbleviz.explain.slowness import compute_median_of_others, compute_multipl
 from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
+    Groups,
     find_distinct,
     find_distinct_rows,
     group_rows,
@@ -797,39 +799,52 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
 def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
-    Without the fault, transfers take as long as before the change. Replicas in which the same link
-    became slow share a fault. The fault reports the times of the replica with the largest rise. The
-    fault starts with the first iteration in which any of those replicas is slow.
+    Replicas in which the same link became slow share a fault.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
         rows: Rows of the sends and receives in the work table.
     """
-    work = evidence.work
-    sender, receiver = (column[rows] for column in work.link)
-    low, high = np.minimum(sender, receiver), np.maximum(sender, receiver)
-    iterations = find_distinct(work.iteration)
     for stages in sorted({change.stages for change in evidence.link_changes}):
         changes = [change for change in evidence.link_changes if change.stages == stages]
-        largest = max(changes, key=lambda change: change.after_ns - change.before_ns)
-        since = min(change.first_iteration for change in changes)
-        replicas = np.array([change.replica for change in changes], np.int64)
-        is_slow = (low == stages[0]) & (high == stages[1]) & (work.iteration[rows] >= since)
-        slow_rows = rows[is_slow & np.isin(work.replica[rows], replicas)]
-        remaining = max(largest.before_ns, 0) / max(largest.after_ns, 1)
-        is_at_end = np.isin(work.stage, stages) & np.isin(work.replica, replicas)
-        yield Fault(
-            "link",
-            f"link-{stages[0]}-{stages[1]}",
-            slow_rows,
-            np.full(len(slow_rows), remaining),
-            ranks=tuple(find_distinct(work.rank[is_at_end]).tolist()),
-            link=stages,
-            iterations=tuple(iterations[iterations >= since].tolist()),
-            phases=(("before ms", largest.before_ns / 1e6), ("after ms", largest.after_ns / 1e6)),
-            detail=_name_only_replica(replicas, work.replica),
-            change=largest,
-        )
+        yield _build_changed_link(evidence.work, rows, changes)
+
+
+def _build_changed_link(work: Work, rows: Ints, changes: Sequence[LinkChange]) -> Fault:
+    """Build the fault of a link that became slow during the run.
+
+    Without the fault, transfers take as long as before the change. The fault reports the times of
+    the replica with the largest rise. The fault starts with the first iteration in which any of the
+    replicas is slow.
+
+    Args:
+        work: Work table of all ranks.
+        rows: Rows of the sends and receives in the work table.
+        changes: Changes of the link, one per replica in which it became slow. Must not be empty.
+    """
+    stages = changes[0].stages
+    largest = max(changes, key=lambda change: change.after_ns - change.before_ns)
+    since = min(change.first_iteration for change in changes)
+    replicas = np.array([change.replica for change in changes], np.int64)
+    sender, receiver = (column[rows] for column in work.link)
+    on_link = np.minimum(sender, receiver) == stages[0]
+    on_link &= np.maximum(sender, receiver) == stages[1]
+    is_slow = on_link & (work.iteration[rows] >= since) & np.isin(work.replica[rows], replicas)
+    remaining = max(largest.before_ns, 0) / max(largest.after_ns, 1)
+    is_at_end = np.isin(work.stage, stages) & np.isin(work.replica, replicas)
+    iterations = find_distinct(work.iteration)
+    return Fault(
+        "link",
+        f"link-{stages[0]}-{stages[1]}",
+        rows[is_slow],
+        np.full(int(is_slow.sum()), remaining),
+        ranks=tuple(find_distinct(work.rank[is_at_end]).tolist()),
+        link=stages,
+        iterations=tuple(iterations[iterations >= since].tolist()),
+        phases=(("before ms", largest.before_ns / 1e6), ("after ms", largest.after_ns / 1e6)),
+        detail=_name_only_replica(replicas, work.replica),
+        change=largest,
+    )
 
 
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
@@ -905,28 +920,42 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
     parts = group_rows(work.stage[rows], work.iteration[rows])
     transfer_ns = group_medians(parts.of_row, len(parts), evidence.own_ns[rows].astype(np.float64))
     stages = group_rows(work.stage[rows[parts.first]])
-    number = group_rows(work.iteration[rows[parts.first]]).of_row.astype(np.float64)
-    smooth = replace_spikes(stages.of_row, number, np.log(transfer_ns))
-    jumps = fit_jumps(stages.of_row, number, smooth)
+    jumps, is_after = _fit_stage_jumps(stages, work.iteration[rows[parts.first]], transfer_ns)
     if not jumps.is_significant.any():
         return None
-
-    is_after = number >= jumps.position[stages.of_row]
     before_ns, after_ns = (
         group_medians(stages.of_row[is_side], len(stages), transfer_ns[is_side])
         for is_side in (~is_after, is_after)
     )
     is_slow_part = jumps.is_significant[stages.of_row] & is_after
-    slow_rows = rows[is_slow_part[parts.of_row]]
-    stage_of_row = stages.of_row[parts.of_row[is_slow_part[parts.of_row]]]
+    is_slow = is_slow_part[parts.of_row]
+    stage_of_slow = stages.of_row[parts.of_row[is_slow]]
     largest = int(np.argmax(np.where(jumps.is_significant, jumps.change, -np.inf)))
     return _build_slowed_fault(
-        evidence.work,
+        work,
         name,
-        slow_rows,
-        (before_ns / after_ns)[stage_of_row],
+        rows[is_slow],
+        (before_ns / after_ns)[stage_of_slow],
         (float(before_ns[largest]), float(after_ns[largest])),
     )
+
+
+def _fit_stage_jumps(stages: Groups, iteration: Ints, transfer_ns: Floats) -> tuple[Jumps, Bools]:
+    """Fit a jump to the logarithms of each stage's transfer times.
+
+    Args:
+        stages: Groups of transfer times with the same stage.
+        iteration: Iteration of each transfer time.
+        transfer_ns: Transfer times in ns.
+
+    Returns:
+        jumps: The jump of each stage.
+        is_after: Mask of the transfer times after the jump of their stage.
+    """
+    number = group_rows(iteration).of_row.astype(np.float64)
+    smooth = replace_spikes(stages.of_row, number, np.log(transfer_ns))
+    jumps = fit_jumps(stages.of_row, number, smooth)
+    return jumps, number >= jumps.position[stages.of_row]
 
 
 def _build_slowed_fault(

@@ -1188,12 +1188,7 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
         Boundaries, sorted by rank and then by time.
     """
     operations = run.operations
-    is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
-    rows = np.flatnonzero(is_compute & (operations.iteration >= 0))
-    parts = group_rows(operations.rank[rows], operations.iteration[rows])
-    start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
-    first_row = rows[find_first_rows(parts.of_row, start_ns)]
-    end_ns = group_latest(parts.of_row, len(parts), end_ns, NONE)
+    first_row, end_ns = _find_first_and_end(operations)
     rank, iteration, begin_ns = (
         column[first_row] for column in (operations.rank, operations.iteration, operations.start_ns)
     )
@@ -1215,6 +1210,21 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
         begin_ns=begin_ns[later],
         first_row=first_row[later],
     )
+
+
+def _find_first_and_end(operations: Operations) -> tuple[Ints, Ints]:
+    """Find the first compute operation of each rank in each iteration, and the end of the last one.
+
+    Returns:
+        first_row: Row of the first operation of each rank and iteration, in order of rank and then
+            iteration.
+        end_ns: For each rank and iteration, the end of the compute operation that ends last.
+    """
+    is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+    rows = np.flatnonzero(is_compute & (operations.iteration >= 0))
+    parts = group_rows(operations.rank[rows], operations.iteration[rows])
+    first_row = rows[find_first_rows(parts.of_row, operations.start_ns[rows])]
+    return first_row, group_latest(parts.of_row, len(parts), operations.end_ns[rows], NONE)
 
 
 def _order_iterations(iteration: Ints, begin_ns: Ints) -> Ints:

@@ -25,12 +25,13 @@ import numpy as np
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis.fits import fit_jumps, replace_spikes
+from bubbleviz.explain.diagnosis.fits import Jumps, fit_jumps, replace_spikes
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import group_medians
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations
 
 #: Minimum rise in each direction of a slow link, as a fraction of the rise in the opposite
 #: direction.
@@ -100,17 +101,10 @@ def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     unit_ns = compute_median(run.operations.busy_ns[messages.successor])
     links = group_rows(slack.replica, slack.low, slack.high)
     position = group_rows(slack.iteration).of_row.astype(np.float64)
-    sum_in_units = (slack.up_ns + slack.down_ns) / max(unit_ns, 1.0)
-    jumps = fit_jumps(links.of_row, position, replace_spikes(links.of_row, position, sum_in_units))
-
+    jumps = _fit_slack_jumps(slack, links, position, max(unit_ns, 1.0))
     is_after = position >= jumps.position[links.of_row]
     before_ns, after_ns = (_compute_medians(slack, links, mask) for mask in (~is_after, is_after))
-    rise_ns = after_ns - before_ns
-    rises_both_ways = rise_ns.min(axis=0) >= _MIN_OTHER_DIRECTION * rise_ns.max(axis=0)
-    is_slow = jumps.is_significant & rises_both_ways
-    largest_rise = jumps.change[is_slow].max(initial=0.0)
-    is_slow &= jumps.change >= _MIN_OF_LARGEST * largest_rise
-
+    is_slow = _mask_slow_links(jumps, after_ns - before_ns)
     faster_direction = after_ns.argmin(axis=0)
     iterations = find_distinct(slack.iteration)
     return tuple(
@@ -125,14 +119,40 @@ def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     )
 
 
+def _fit_slack_jumps(slack: _LinkSlack, links: Groups, position: Floats, unit_ns: float) -> Jumps:
+    """Fit a jump to the least slack of each link, summed over both directions.
+
+    Args:
+        slack: Least slack of each link in each iteration.
+        links: Groups of rows of ``slack`` with the same link.
+        position: Zero-based iteration number of each row of ``slack``.
+        unit_ns: Time by which the slack is divided, in ns.
+    """
+    sum_in_units = (slack.up_ns + slack.down_ns) / unit_ns
+    smooth = replace_spikes(links.of_row, position, sum_in_units)
+    return fit_jumps(links.of_row, position, smooth)
+
+
+def _mask_slow_links(jumps: Jumps, rise_ns: Floats) -> Bools:
+    """Return a mask of the links that became slow; see :func:`find_link_changes`.
+
+    Args:
+        jumps: Jump of each link's least slack.
+        rise_ns: Rise of the least slack in each direction in ns, shape (2, links).
+    """
+    rises_both_ways = rise_ns.min(axis=0) >= _MIN_OTHER_DIRECTION * rise_ns.max(axis=0)
+    is_slow = jumps.is_significant & rises_both_ways
+    largest_rise = jumps.change[is_slow].max(initial=0.0)
+    return np.asarray(is_slow & (jumps.change >= _MIN_OF_LARGEST * largest_rise), bool)
+
+
 def _select_messages(run: ReplayedRun) -> Dependencies:
     """Return the dependencies between ranks on different stages within an averaged iteration."""
     operations, dependencies = run.operations, run.explained().dependencies
-    stage, _ = list_stages_and_pipelines(run.ranks)
-    consumer, producer = dependencies.successor, dependencies.predecessor
-    iteration = operations.iteration[consumer]
-    sender, receiver = (stage[operations.rank[row]] for row in (producer, consumer))
-    is_message = (iteration == operations.iteration[producer]) & (sender != receiver)
+    iteration = operations.iteration[dependencies.successor]
+    sender, receiver = _find_stages(run, dependencies)
+    is_message = iteration == operations.iteration[dependencies.predecessor]
+    is_message &= sender != receiver
     is_message &= (sender != NONE) & (receiver != NONE)
     is_message &= np.append(run.averaged, False)[iteration]
     return dependencies.take(is_message)
@@ -148,34 +168,37 @@ def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
         run: The replayed run.
         messages: Dependencies between ranks of different stages.
     """
-    operations = run.operations
-    stage, replica = list_stages_and_pipelines(run.ranks)
-    sender, receiver = (
-        stage[operations.rank[row]] for row in (messages.predecessor, messages.successor)
-    )
-    # An operation that contains its own receive may start before its input has arrived.
-    start_ns = np.maximum(operations.start_ns, operations.received_ns)[messages.successor]
-    slack_ns = start_ns - operations.end_ns[messages.predecessor]
-    cells = group_rows(
-        replica[operations.rank[messages.successor]],
-        np.minimum(sender, receiver),
-        np.maximum(sender, receiver),
-        operations.iteration[messages.successor],
-    )
-    is_up = sender < receiver
-    (up_ns, has_up), (down_ns, has_down) = (
-        _find_least(cells, slack_ns, rows) for rows in (is_up, ~is_up)
-    )
-    first = messages.take(cells.first)
+    sender, receiver = _find_stages(run, messages)
+    low, high = np.minimum(sender, receiver), np.maximum(sender, receiver)
+    replica = list_stages_and_pipelines(run.ranks)[1][run.operations.rank[messages.successor]]
+    iteration = run.operations.iteration[messages.successor]
+    cells = group_rows(replica, low, high, iteration)
+    slack_ns = _measure_message_slack(run.operations, messages)
+    up_ns, has_up = _find_least(cells, slack_ns, sender < receiver)
+    down_ns, has_down = _find_least(cells, slack_ns, sender > receiver)
     slack = _LinkSlack(
-        low=np.minimum(sender, receiver)[cells.first],
-        high=np.maximum(sender, receiver)[cells.first],
-        replica=replica[operations.rank[first.successor]],
-        iteration=run.numbers[operations.iteration[first.successor]],
+        low=low[cells.first],
+        high=high[cells.first],
+        replica=replica[cells.first],
+        iteration=run.numbers[iteration[cells.first]],
         up_ns=up_ns,
         down_ns=down_ns,
     )
     return slack.take(has_up & has_down)
+
+
+def _measure_message_slack(operations: Operations, messages: Dependencies) -> Ints:
+    """Return the time from the end of each message's producer to the start of its consumer."""
+    # An operation that contains its own receive may start before its input has arrived.
+    start_ns = np.maximum(operations.start_ns, operations.received_ns)[messages.successor]
+    return start_ns - operations.end_ns[messages.predecessor]
+
+
+def _find_stages(run: ReplayedRun, messages: Dependencies) -> tuple[Ints, Ints]:
+    """Return the stages of the sender and the receiver of each message, or -1 if unknown."""
+    stage, _ = list_stages_and_pipelines(run.ranks)
+    rank = run.operations.rank
+    return stage[rank[messages.predecessor]], stage[rank[messages.successor]]
 
 
 def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints, Bools]:

@@ -189,17 +189,19 @@ def draw_timeline(
     group_size = _choose_group_size(len(selection.rows), max_lines)
     rows = _group_rows(report, selection, marked, group_size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
-    heads, tails = _label_rows(rows, marked, display)
-    gutter = measure_cells(heads[0])
-    columns = max(display.width - gutter - len(tails[0]), 10)
+    labels, ratios = _label_rows(rows, marked, display)
+    gutter = measure_cells(labels[0])
+    columns = max(display.width - gutter - len(ratios[0]), 10)
     cells = _choose_kinds(_measure_shares(report, selection, columns * (1 + _has_halves(display))))
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     brush = _Brush(display, kinds)
     lines: list[Line] = _make_title(report, selection, group_size, display)
     styles = ["bold" if rank.index in marked else "" for rank in selection.ranks]
     lines += [
-        (Span(head, style), *brush.draw(row_cells), Span(tail, style))
-        for head, row_cells, tail, style in zip(heads, cells.tolist(), tails, styles, strict=True)
+        (Span(label, style), *brush.draw(row_cells), Span(ratio, style))
+        for label, row_cells, ratio, style in zip(
+            labels, cells.tolist(), ratios, styles, strict=True
+        )
     ]
     lines.append((Span(" " * gutter + _draw_axis(selection.span_ns, columns), "dim"),))
     legend = [*map(brush.explain, kinds), *_explain_marks(report, selection, marked, display)]
@@ -225,15 +227,15 @@ def _label_rows(
     All labels are padded to the same width, as are all ratios. If the drawn rank of a row is in
     ``marked``, the label ends with a mark.
     """
-    labels = [display.translate(label) for _, label, _ in rows]
-    label_width = max(map(measure_cells, labels))
-    heads = []
-    for (row, *_), label in zip(rows, labels, strict=True):
+    names = [display.translate(label) for _, label, _ in rows]
+    name_width = max(map(measure_cells, names))
+    labels = []
+    for (row, *_), name in zip(rows, names, strict=True):
         mark = display.translate(MARK) if row.rank.index in marked else " "
-        heads.append(label + " " * (label_width - measure_cells(label)) + mark)
+        labels.append(name + " " * (name_width - measure_cells(name)) + mark)
     ratios = [format_percent(ratio) for _, _, ratio in rows]
     ratio_width = max(_RATIO, 1 + max(map(len, ratios)))
-    return heads, [ratio.rjust(ratio_width) for ratio in ratios]
+    return labels, [ratio.rjust(ratio_width) for ratio in ratios]
 
 
 def _explain_marks(

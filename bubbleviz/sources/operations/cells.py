@@ -374,7 +374,7 @@ class Cells:
             return self.interval_columns[name]
         column = self.text(name).drop_unused()
         bounds_ns, first = self._parse_intervals(name, column)
-        rows = np.flatnonzero(column.known)
+        rows = np.flatnonzero(column.has_text)
         code = column.code[rows]
         row, interval = expand_ranges(first[code], first[code + 1])
         start_ns, end_ns = bounds_ns[interval].T.copy()
@@ -421,7 +421,7 @@ class Cells:
             return DeclaredCollectives.make_empty()
         names: tuple[Numbering[str], ...] = (Numbering(), Numbering(), Numbering())
         rows = []
-        for row in np.flatnonzero(column.known).tolist():
+        for row in np.flatnonzero(column.has_text).tolist():
             for entry in self._parse_collectives(row, column.texts[int(column.code[row])]):
                 numbers = (
                     number.number(name) if name else NONE

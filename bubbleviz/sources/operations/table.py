@@ -342,7 +342,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
     host_end_ns = np.where(host_end_ns == NONE, spans.end_ns, host_end_ns)
     # An operation without a name is named after its phase.
     names, labels = cells.text("name"), [phase.label for phase in Phase]
-    name_id = np.where(names.known, names.code, len(names.texts) + phase)
+    name_id = np.where(names.has_text, names.code, len(names.texts) + phase)
     return Operations.make_without_work(
         rank=rank_index,
         iteration=iteration,
@@ -368,7 +368,7 @@ def _read_phases(cells: Cells) -> Ints:
         ProfileError: A phase is missing or unknown.
     """
     column, labels = cells.text("phase"), [phase.label for phase in Phase]
-    cells.refuse(~column.known, "phase is empty; fill it in")
+    cells.refuse(~column.has_text, "phase is empty; fill it in")
 
     def explain(text: str) -> str:
         hint = texts.suggest_word(text, labels)

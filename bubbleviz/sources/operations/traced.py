@@ -133,7 +133,7 @@ def read_traced(path: str, watch: Watch) -> Cells:
         path,
         len(phases),
         {name: column for name, column in numbers.items() if column.filled.any()},
-        {name: column for name, column in texts.items() if column.known.any()},
+        {name: column for name, column in texts.items() if column.has_text.any()},
         notes=tuple(file.limitations()),
     )
 
