@@ -24,6 +24,8 @@ _FORMATS = (
     *(*_COMMON_FORMATS, "pdf", "png", "chunks.svg", "memory.svg", "slowdowns.svg", "pftrace"),
     *("bubbles.parquet", "iterations.parquet"),
 )
+#: All formats of ``idle``, each of which is also written by a separate command.
+_IDLE_FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "md", "txt")
 #: Inputs for which all formats and options are tried.
 _MAIN_INPUTS = ("fixtures/1f1b", "fixtures/zb-v", "kineto/memory", "nsys/replicas")
 #: Options of ``analyze``, keyed by case name.
@@ -73,7 +75,11 @@ _OF_REPORT = {
     "simulate": "simulate --from report.json --schedule 1f1b,zb-h1,gpipe -m 4,8 -o s.json",
     "gate-limit": "gate report.json --max-bubble schedule=5% --max-time 1ms -o g.md -o g.json",
     "gate-baseline": "gate report.json --baseline report.json --promised-by report.json",
+    "simulate-drawn": "simulate --from report.json --schedule 1f1b,zb-h1 -o s.svg -o s.tex",
     "compare": "compare report.json report.json -v -o c.md -o c.json",
+    "compare-drawn": "compare report.json report.json -o c.svg -o c.tex",
+    "draw": "analyze report.json -o d.svg -o d.html -o d.tex -o d.json",
+    "draw-paper": "analyze report.json --style paper --width 89mm --causes -o d.svg -o d.pdf",
     "layout": "layout report.json --layers-per-stage 4 -o l.json -o l.csv",
 }
 #: One of two traces of the same run.
@@ -92,6 +98,13 @@ _OTHERS = {
         "simulate --plan s.csv --tf 9 --tb 9 --tw 9 --tcomm 1",
         "simulate --schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o s.pdf -o s.png",
         "simulate --schedule zb-h1 -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o s.comms.csv",
+        "simulate --schedule zb-h1 -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o s.tex",
+        "simulate --schedule zb-h1 -p 4 -m 8 --tf 9 --tb 9 --tw 9 --style paper -o p.svg",
+    ),
+    "simulate/panels": (
+        "simulate --schedule 1f1b,zb-h1,zb-v -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o s.svg -o s.tex",
+        "simulate --schedule 1f1b,zb-h1 -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o s.pdf -o s.png",
+        "simulate --schedule 1f1b -p 4 -m 4,8 --tf 9 --tb 9 --tw 9 --style paper -o p.svg",
     ),
     "simulate/sizes": (
         "simulate --schedule zb-h1,1f1b -p 4,8 -m 8,16 --tf 1 --tb 1 --tw 1 --tcomm 0.1",
@@ -126,7 +139,15 @@ _OTHERS = {
         "compare in/nsys/plain in/nsys/slow-stage -j 1 --fail-if-worse -o c.pdf -o c.png",
         "gate in/nsys/slow-stage -j 1 --baseline in/nsys/plain",
     ),
-    "compare/schedules": ("compare in/nsys/plain in/nsys/zb-h1 in/nsys/zb-v -j 1 -v",),
+    "compare/schedules": (
+        "compare in/nsys/plain in/nsys/zb-h1 in/nsys/zb-v -j 1 -v -o c.svg -o c.tex",
+        "compare in/nsys/plain in/nsys/zb-h1 -j 1 --style paper --width 89mm -o p.svg -o p.pdf",
+    ),
+    "compare/idle": (
+        "idle in/kineto/world -j 1 -q -o i.json",
+        "compare i.json in/kineto/world -j 1 -v -o c.tex -o c.json",
+        "compare i.json i.json -o c.svg",
+    ),
     "compare/jobs": ("compare in/tables/slow-rank.csv in/tables/slow-link.csv -j 1 -v -o c.json",),
     "analyze/planned": (
         "simulate --schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9 -o plan.csv",
@@ -244,6 +265,8 @@ def _list_main_input_cases(name: str) -> Iterator[Case]:
         yield Case(f"option/{option}/{name}", (f"analyze {path} -j 1 {words}",))
     yield Case(f"first-screen/{name}", (f"analyze {path} -j 1", path))
     yield Case(f"draft/{name}", (f"inspect {path} -o draft.toml", f"inspect {path} --anonymous"))
+    for suffix in _IDLE_FORMATS:
+        yield Case(f"idle-format/{suffix}/{name}", (f"idle {path} -j 1 -q -o i.{suffix}",))
     yield Case(
         f"idle-options/{name}", (f"idle {path} -j 1 --anonymous --step Optimizer -v -o i.json",)
     )
