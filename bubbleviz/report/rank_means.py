@@ -48,6 +48,7 @@ class RankMeans:
         ratio: Name of the ratio: the headline, or ``schedule`` if no rank has the headline ratio.
         bubble_ratio: Each rank's mean bubble ratio, shape (ranks,).
         bubble_ns: Each rank's mean bubble time, shape (ranks,).
+        work_ns: Each rank's mean time in compute operations, shape (ranks,).
         busy_ns: Each rank's mean busy time by phase: arrays of shape (ranks,), keyed by the phase's
             display name. Phases that no rank ran are left out.
         launch_gap: Fraction of each rank's busy time during which no kernel ran, shape (ranks,).
@@ -59,6 +60,7 @@ class RankMeans:
     ratio: str
     bubble_ratio: Floats
     bubble_ns: Floats
+    work_ns: Floats
     busy_ns: Mapping[str, Floats]
     launch_gap: Floats
     idle_ns: Floats
@@ -111,6 +113,9 @@ def compute_rank_means(report: Report) -> RankMeans:
         ),
         bubble_ns=average_by_rank(
             [_list_bubble_times(of_iteration, name) for of_iteration in ranks]
+        ),
+        work_ns=average_by_rank(
+            [get_rank_column(of_iteration, "compute_ns") for of_iteration in ranks]
         ),
         busy_ns={label: column for label, column in busy_ns.items() if np.any(column > 0)},
         launch_gap=average_by_rank([_list_launch_gaps(of_iteration) for of_iteration in ranks]),

@@ -48,7 +48,7 @@ from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
 from bubbleviz.report.prompt_chunks import find_even_chunks
-from bubbleviz.report.rank_means import compute_rank_means, list_standouts
+from bubbleviz.report.rank_means import RankMeans, compute_rank_means, list_standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_timeline, save_column
@@ -80,6 +80,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
     times, advised = explanation.phase_times, advise(report)
     slowdowns = report.slowdowns if slowdown else None
     even = find_even_chunks(explanation.chunk_costs)
+    means = compute_rank_means(report)
     has_timeline = by_rank and len(report.operations) <= MAX_SAVED_OPERATIONS
     return summary.RunSummary(
         schema=summary.SCHEMA,
@@ -89,7 +90,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         headline_reason=report.headline_reason,
         convention=report.convention,
         profiles=list(report.profiles),
-        ranks=_list_ranks(report),
+        ranks=_list_ranks(report, means),
         what_to_do_first=describe_first_steps(report),
         first=[_make_step(advised, step) for step in advised.first],
         then=[advised.candidates.index(advice) for advice in advised.further],
@@ -121,14 +122,14 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         limitations=summary.LimitationEntry.list_of(report.limitations),
         methods=write_methods(report),
         timeline=_save_timeline(build_timeline(report)) if has_timeline else None,
-        outliers=_list_outliers(report),
+        outliers=_list_outliers(report, means),
     )
 
 
-def _list_ranks(report: Report) -> list[summary.RankEntry]:
-    """Return one entry per rank, with the rank's identity, stage and slowness scores.
+def _list_ranks(report: Report, means: RankMeans) -> list[summary.RankEntry]:
+    """Return one entry per rank, with the rank's identity, stage, slowness scores and work.
 
-    Unknown scores are None.
+    Unknown scores and times are None.
     """
     slowness = report.slowness
     return [
@@ -147,11 +148,13 @@ def _list_ranks(report: Report) -> list[summary.RankEntry]:
             profile=rank.profile,
             relative_score=relative,
             individual_score=individual,
+            work_ns=work_ns,
         )
-        for rank, relative, individual in zip(
+        for rank, relative, individual, work_ns in zip(
             report.ranks,
             _to_optional(slowness.relative_score),
             _to_optional(slowness.individual_score),
+            _to_optional(means.work_ns),
             strict=True,
         )
     ]
@@ -162,9 +165,9 @@ def _to_optional(values: Floats) -> list[float | None]:
     return [None if isnan(value) else value for value in values.tolist()]
 
 
-def _list_outliers(report: Report) -> tuple[summary.OutlierEntry, ...]:
+def _list_outliers(report: Report, means: RankMeans) -> tuple[summary.OutlierEntry, ...]:
     marked = choose_marked_ranks(report).outliers
-    outliers = list_standouts(report, compute_rank_means(report))
+    outliers = list_standouts(report, means)
     return tuple(
         summary.OutlierEntry(
             kind=outlier.kind,

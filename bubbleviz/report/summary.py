@@ -76,6 +76,7 @@ class RankEntry(Struct, frozen=True):
             kernel time, or None if unknown.
         individual_score: Kernel time of the rank in its fastest iteration divided by its kernel
             time in its last averaged iteration, or None if unknown.
+        work_ns: Mean time in compute operations per averaged iteration, or None if unknown.
     """
 
     index: int
@@ -92,6 +93,7 @@ class RankEntry(Struct, frozen=True):
     profile: int
     relative_score: float | None
     individual_score: float | None
+    work_ns: Positive | None = None
 
 
 class OutlierEntry(Struct, frozen=True):

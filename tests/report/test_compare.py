@@ -16,6 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
+import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.count.statistics import measure_spread
 from bubbleviz.errors import InputError, UsageError
@@ -42,11 +43,13 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.summary import AdviceEntry, Average, RestrictionEntry, RunSummary
 from bubbleviz.report.view import View
+from tests.planting import Planting
 from tests.support.averages import make_average
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import list_texts
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analyze_planting
 from tests.support.summaries import make_saved_idle, make_saved_run, make_slowdowns
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
@@ -691,3 +694,26 @@ def test_welch_test_agrees_with_scipy(first: list[float], other: list[float]) ->
     )
     expected_ends = stats.t.interval(0.95, test.df, loc=test.mean, scale=error)
     assert test.ci95 == pytest.approx([float(end) for end in expected_ends], abs=1e-9)
+
+
+def list_changes(earlier: Planting, later: Planting) -> tuple[str, ...]:
+    """Return the differences between two planted runs."""
+    reports = [analyze_planting(planting) for planting in (earlier, later)]
+    (_, differences) = bubbleviz.compare(*reports).differences
+    return differences
+
+
+def test_ranks_that_only_wait_for_others_are_not_listed_as_changed() -> None:
+    """A slow iteration of all ranks changes the slowdown of replicas of a slow rank, too."""
+    slow = Planting(stages=3, microbatches=6, replicas=3, iterations=4, slow_rank=4, jitter=0.02)
+
+    assert list_changes(replace(slow, slow_iteration=2), slow) == ()
+
+
+def test_a_rank_that_was_slow_is_listed_as_changed() -> None:
+    even = Planting(stages=3, microbatches=6, replicas=3, iterations=4, jitter=0.02)
+
+    changes = list_changes(replace(even, slow_rank=4), even)
+
+    (change,) = [text for text in changes if ": cost " in text]
+    assert change.startswith("node0 GPU 4")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from bubbleviz.errors import BubblevizError
+from bubbleviz.explain.slowness import group_by_stage, score_by_fastest
 from bubbleviz.model.texts import format_percent, format_rank_name, to_one_line
 from bubbleviz.report.compared.pair import (
     SAME_WORK,
@@ -13,6 +16,7 @@ from bubbleviz.report.compared.pair import (
     RunPair,
     StagePhase,
     count_stages,
+    list_mean_stage_times,
     list_median_stage_times,
     sum_work_ns,
 )
@@ -79,9 +83,7 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
     yield from _describe_batch(pair)
     if pair.job_difference is None:
         # Stage, rank and link numbers identify the same hardware only within one job.
-        yield from _describe_stage_times(
-            list_median_stage_times(pair.earlier), list_median_stage_times(pair.later)
-        )
+        yield from _describe_stage_times(pair)
         yield from _describe_slowdowns(pair.earlier, pair.later)
 
 
@@ -233,25 +235,30 @@ def _average_kernels(report: ReportSummary) -> dict[str, float]:
     return {kernels.name: kernels.time_ns / n_steps for kernels in report.kernels}
 
 
-def _describe_stage_times(
-    before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
-) -> Iterator[_Difference]:
+def _describe_stage_times(pair: RunPair) -> Iterator[_Difference]:
     """Yield the changes in the median times of stages.
 
     If a phase changed by about the same factor on all stages (:func:`_is_uniform`), a single line
     gives the times of the stage that has the median factor. Otherwise, there is one line per stage.
     Changes of less than ``_MIN_CHANGE`` are left out.
+
+    A slow iteration changes the mean times of all stages by the same factor. It can change the
+    median of a single stage, if that stage has a slow rank. A phase therefore also counts as
+    changed on all stages if only its mean times changed by the same factor.
     """
-    before_ns, after_ns = _match_backwards(before_ns, after_ns)
-    factors = {
-        key: after_ns[key] / then_ns
-        for key, then_ns in before_ns.items()
-        if then_ns and after_ns.get(key)
-    }
+    before_ns, after_ns = _match_backwards(
+        list_median_stage_times(pair.earlier), list_median_stage_times(pair.later)
+    )
+    factors = _divide_times(before_ns, after_ns)
+    mean_factors = _divide_times(
+        *_match_backwards(list_mean_stage_times(pair.earlier), list_mean_stage_times(pair.later))
+    )
     changed_keys: dict[int, list[StagePhase]] = {}
     for phase in dict.fromkeys(phase for _, phase in factors):
         keys = sorted(key for key in factors if key[1] == phase)
-        if _is_uniform([factors[key] for key in keys]):
+        if any(
+            _is_uniform([of[key] for key in keys if key in of]) for of in (factors, mean_factors)
+        ):
             middle = sorted(keys, key=factors.__getitem__)[len(keys) // 2]
             if _is_changed(factors[middle]):
                 change = _format_change(before_ns[middle], after_ns[middle])
@@ -265,6 +272,20 @@ def _describe_stage_times(
         difference_ns = max(abs(after_ns[key] - before_ns[key]) for key in keys)
         changes = [f"{key[1]} {_format_change(before_ns[key], after_ns[key])}" for key in keys]
         yield difference_ns, f"stage {stage}: {', '.join(changes)}"
+
+
+def _divide_times(
+    before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
+) -> dict[StagePhase, float]:
+    """Return the later time of each stage and phase as a multiple of the earlier time.
+
+    Stages and phases that have no time in one of the runs are left out.
+    """
+    return {
+        key: after_ns[key] / then_ns
+        for key, then_ns in before_ns.items()
+        if then_ns and after_ns.get(key)
+    }
 
 
 def _is_uniform(factors: Sequence[float]) -> bool:
@@ -324,14 +345,20 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
     """Yield changes of at least ``_MIN_COST`` in the slowdowns of ranks and links.
 
-    The size of a difference is the change in the slowdown multiplied by the mean window of the
-    later run, in ns.
+    The slowdown of a rank also depends on the other ranks of its stage and replica. A rank is left
+    out if its own work did not change relative to its stage, because other ranks are the cause. The
+    size of a difference is the change in the slowdown multiplied by the mean window of the later
+    run, in ns.
     """
     window_ns = later.summary.window_ns[later.headline].mean or 0.0
     then_slowdowns = _list_slowdowns(earlier)
+    then_work, now_work = _compare_work_in_stages(earlier), _compare_work_in_stages(later)
     for name, now in _list_slowdowns(later).items():
         then = then_slowdowns.get(name)
         if then is None or abs(now - then) < _MIN_COST:
+            continue
+        is_known = name in then_work and name in now_work
+        if is_known and abs(now_work[name] - then_work[name]) < _MIN_COST:
             continue
         cost, cost_before = format_percent(now - 1), format_percent(then - 1)
         change = f"cost {cost} of an iteration, compared with {cost_before} before"
@@ -350,15 +377,31 @@ def _list_slowdowns(run: RunSummary) -> dict[str, float]:
     ranks, links = slowdown.by_rank, slowdown.by_link
     by_name = {}
     if len(slowdown.by_replica.number) > 1:
-        names = {
-            rank.index: format_rank_name(rank.global_rank, rank.index, rank.label)
-            for rank in run.ranks
-        }
+        names = _list_rank_names(run)
         by_name = {
             names[index]: times
             for index, times in zip(ranks.number, ranks.slowdown, strict=True)
-            if index in names
+            if index in range(len(names))
         }
     for source, target, times in zip(links.source, links.target, links.slowdown, strict=True):
         by_name[f"transfers between stages {source} and {target}"] = times
     return by_name
+
+
+def _list_rank_names(run: RunSummary) -> list[str]:
+    return [format_rank_name(rank.global_rank, rank.index, rank.label) for rank in run.ranks]
+
+
+def _compare_work_in_stages(run: RunSummary) -> dict[str, float]:
+    """Return the mean work of ranks, as a multiple of the least mean work on the same stage.
+
+    The result is keyed by display name. Ranks are left out if their work is unknown, or if they are
+    the only rank of their stage.
+    """
+    stage = group_by_stage([rank.stage for rank in run.ranks])
+    work_ns = np.array([rank.work_ns or np.nan for rank in run.ranks])
+    known = np.flatnonzero(work_ns > 0)
+    score = score_by_fastest(known, stage[known], work_ns[known], len(run.ranks))
+    has_peers = np.bincount(stage[known], minlength=len(run.ranks))[stage] > 1
+    names = _list_rank_names(run)
+    return {names[rank]: float(1 / score[rank]) for rank in known.tolist() if has_peers[rank]}
