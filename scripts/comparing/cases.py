@@ -78,7 +78,8 @@ _OF_REPORT = {
     "simulate-drawn": "simulate --from report.json --schedule 1f1b,zb-h1 -o s.svg -o s.tex",
     "compare": "compare report.json report.json -v -o c.md -o c.json",
     "compare-drawn": "compare report.json report.json -o c.svg -o c.tex",
-    "draw": "analyze report.json -o d.svg -o d.html -o d.tex -o d.json",
+    "draw": "analyze report.json -o d.svg -o d.html -o d.tex",
+    "copy": "analyze report.json --anonymous -o d.json",
     "draw-paper": "analyze report.json --style paper --width 89mm --causes -o d.svg -o d.pdf",
     "layout": "layout report.json --layers-per-stage 4 -o l.json -o l.csv",
 }
