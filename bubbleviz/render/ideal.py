@@ -256,11 +256,13 @@ class SimulatedSizes:
             Must not be empty.
         restrictions: Reasons why the measured times behind the choices may be wrong.
         simulations: The simulations to draw, in the same order. Empty if nothing is drawn.
+        left_out: Sentence that names the slow iterations that the measured times leave out, or "".
     """
 
     choices: tuple[Choice, ...]
     restrictions: tuple[Restriction, ...] = ()
     simulations: tuple[Ideal, ...] = ()
+    left_out: str = ""
 
     @property
     def cheapest_first(self) -> tuple[Choice, ...]:
@@ -272,7 +274,8 @@ def format_sizes(sizes: SimulatedSizes) -> str:
     """Return the predictions for several schedules or sizes as JSON text."""
     settings = [_make_choice_values(choice) for choice in sizes.cheapest_first]
     entries = [restriction.entry for restriction in sizes.restrictions]
-    return format_document(SCHEMA, {"restrictions": entries, "settings": settings})
+    values = {"restrictions": entries, "left_out": sizes.left_out, "settings": settings}
+    return format_document(SCHEMA, values)
 
 
 def draw_sizes(sizes: SimulatedSizes, view: View) -> str:
@@ -404,6 +407,8 @@ def list_sizes(sizes: SimulatedSizes) -> Iterator[blocks.Block]:
             "the run itself. Times are means over random draws, scaled by that error; those of "
             "analyze --what-if are not"
         )
+    if sizes.left_out:
+        yield blocks.Sentence(to_one_line(sizes.left_out, 200))
     if measured and len({choice.stages for choice in choices}) > 1:
         yield blocks.Sentence(
             "For other numbers of stages, the work is divided evenly among the stages."

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
+from statistics import mean, median, pvariance, stdev
 from typing import Any, TypeAlias
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase, parse_phase_label
+from bubbleviz.model.texts import list_first
 from bubbleviz.report.memory import measure_memory
-from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
+from bubbleviz.report.summary import IterationEntry, PhaseTimeEntry, RunSummary
 from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import (
     MeasuredTimes,
@@ -22,6 +24,11 @@ from bubbleviz.schedules.measured_times import (
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 from bubbleviz.schedules.workload import Workload
 
+#: Minimum excess of a slow iteration over the median: as a fraction of the median, and in standard
+#: deviations.
+_MIN_SLOW_EXCESS, _MIN_SLOW_DEVIATIONS = 0.1, 6.0
+#: Standard deviation of a normal distribution, divided by its median absolute deviation.
+_NORMAL_DEVIATION = 1.4826
 #: Name of a schedule, number of stages and number of microbatches. Each is None if unknown.
 Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
@@ -68,24 +75,122 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
     :func:`_average_all`. The schedule's name and window are included if the schedule is one of
     ``SCHEDULES`` and the mean ``schedule`` ratio was measured.
 
+    Slow iterations (:func:`list_slow_iterations`) are left out, because other schedules are
+    compared in usual iterations. In that case, the times come from the typical iteration.
+
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown.
     """
     window_ns = run.summary.window_ns.get("schedule")
     n_iterations = 0 if window_ns is None else window_ns.n
     n_operations = n_iterations * (run.microbatches or 0)
-    times = [
-        _average_all(kind) if entry.n == n_operations else kind
-        for entry, kind in zip(run.phase_times, list_operation_times(run), strict=True)
-    ]
+    slow = list_slow_iterations(run)
+    times = list_operation_times(run)
+    if slow:
+        variance = _measure_window_variance(run)
+        times = tuple(_remove_variance(kind, variance) for kind in times)
+    else:
+        times = tuple(
+            _average_all(kind) if entry.n == n_operations else kind
+            for entry, kind in zip(run.phase_times, times, strict=True)
+        )
     measured = collect_times(times, run.transfer_ns, run.microbatches)
-    measured = replace(measured, lengths=run.microbatch_lengths)
+    lengths = _drop_slow_rows(run.microbatch_lengths) if slow else run.microbatch_lengths
+    measured = replace(measured, lengths=lengths)
     schedule = run.schedule_name or ""
     is_known = schedule in {rule.name for rule in SCHEDULES}
     if not is_known or window_ns is None or not window_ns.mean:
         return measured
     window = (window_ns.mean, window_ns.std or 0.0, window_ns.n)
+    if slow:
+        windows = _list_windows(run)
+        slow_indices = {entry.index for entry in slow}
+        usual = [ns for index, ns in windows.items() if index not in slow_indices]
+        window = (mean(usual), stdev(usual), len(usual))
     return replace(measured, schedule=schedule, window_ns=window)
+
+
+def list_slow_iterations(run: RunSummary) -> tuple[IterationEntry, ...]:
+    """Return the averaged iterations whose ``schedule`` window is much longer than usual.
+
+    The window must exceed the median by at least the fraction ``_MIN_SLOW_EXCESS``, and by at least
+    ``_MIN_SLOW_DEVIATIONS`` standard deviations. The standard deviation is estimated from the
+    median absolute deviation, so that slow iterations do not increase it. With fewer than three
+    windows, the result is empty.
+    """
+    windows = _list_windows(run)
+    if len(windows) < 3:
+        return ()
+    usual_ns = median(windows.values())
+    deviation_ns = _NORMAL_DEVIATION * median(abs(ns - usual_ns) for ns in windows.values())
+    min_ns = usual_ns + max(_MIN_SLOW_EXCESS * usual_ns, _MIN_SLOW_DEVIATIONS * deviation_ns)
+    return tuple(entry for entry in run.iterations if windows.get(entry.index, 0) > min_ns)
+
+
+def describe_slow_iterations(run: RunSummary) -> str:
+    """Return a sentence that names the slow iterations and says how slow they are, or "".
+
+    See :func:`list_slow_iterations`.
+    """
+    slow = list_slow_iterations(run)
+    if not slow:
+        return ""
+    windows = _list_windows(run)
+    longest = max(windows[entry.index] for entry in slow) / median(windows.values())
+    names = list_first([entry.name for entry in slow], 3)
+    noun, are, at_most = (
+        ("Iteration", "is", "") if len(slow) == 1 else ("Iterations", "are", "up to ")
+    )
+    return f"{noun} {names} {are} left out: {at_most}{longest:.2f} times the usual length"
+
+
+def _list_windows(run: RunSummary) -> dict[int, int]:
+    """Return the ``schedule`` window of each averaged iteration in ns, keyed by iteration index.
+
+    Iterations without such a window are left out.
+    """
+    windows = {
+        entry.index: entry.window_ns.get("schedule") for entry in run.iterations if entry.averaged
+    }
+    return {index: window_ns for index, window_ns in windows.items() if window_ns}
+
+
+def _drop_slow_rows(lengths: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+    """Return the microbatch lengths without slow iterations, divided by the mean of the others.
+
+    Args:
+        lengths: Length of each microbatch, with one row per iteration and pipeline.
+    """
+    row_means = list(map(mean, lengths))
+    if not row_means:
+        return ()
+    max_mean = (1 + _MIN_SLOW_EXCESS) * median(row_means)
+    usual = [row for row, row_mean in zip(lengths, row_means, strict=True) if row_mean <= max_mean]
+    usual_mean = mean(length for row in usual for length in row)
+    return tuple(tuple(length / usual_mean for length in row) for row in usual)
+
+
+def _measure_window_variance(run: RunSummary) -> float:
+    """Return the variance of the ``schedule`` windows, relative to their squared mean."""
+    windows = list(_list_windows(run).values())
+    return pvariance(windows) / mean(windows) ** 2
+
+
+def _remove_variance(times: OperationTimes, variance: float) -> OperationTimes:
+    """Remove the variance between iterations from the standard deviation of operation times.
+
+    A time is the product of two independent factors, one for the iteration and one for the
+    operation. The relative variances v of factors multiply as 1 + v. The result is at least 0.
+
+    Args:
+        times: Times of one kind of operation.
+        variance: Variance of the iteration lengths, relative to their squared mean.
+    """
+    if not times.std_ns or not times.mean_ns:
+        return times
+    total = (times.std_ns / times.mean_ns) ** 2
+    rest = max((1 + total) / (1 + variance) - 1, 0.0)
+    return replace(times, std_ns=times.mean_ns * rest**0.5)
 
 
 def _average_all(times: OperationTimes) -> OperationTimes:

@@ -14,7 +14,11 @@ from bubbleviz.cli.terminal import show, show_search_progress
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.run_times import choose_sizes_and_times, measure_stage_times
+from bubbleviz.report.run_times import (
+    choose_sizes_and_times,
+    describe_slow_iterations,
+    measure_stage_times,
+)
 from bubbleviz.report.saved import read_pipeline
 
 if TYPE_CHECKING:
@@ -285,6 +289,7 @@ def _compare(
         tuple(choices),
         () if saved is None else read_restrictions(saved.restrictions),
         tuple(simulations),
+        "" if run is None or saved is None else describe_slow_iterations(saved),
     )
     outputs.deliver(
         result,
