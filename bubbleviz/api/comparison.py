@@ -49,10 +49,10 @@ def compare(
         UsageError: There are fewer than two runs.
         InputError: A path cannot be read.
     """
-    listed = [run for each in runs for run in _list_runs(each)]
-    if len(listed) < 2:
+    all_runs = [run for each in runs for run in _list_runs(each)]
+    if len(all_runs) < 2:
         raise UsageError("compare needs at least two runs")
-    compared = [_read_compared_run(number, run) for number, run in enumerate(listed, 1)]
+    compared = [_read_compared_run(number, run) for number, run in enumerate(all_runs, 1)]
     return convert_to(Comparison, comparison.compare(compared))
 
 

@@ -76,8 +76,8 @@ class LoadedReport(RunSummary, Plotting, Hinting, frozen=True):  # noqa: D101 - 
     def to_pandas(self) -> Any:
         """Return the operations as a pandas DataFrame, one row per operation.
 
-        The columns are those of :meth:`.Report.to_pandas`, without host times, launch times and
-        other columns that a saved report does not contain.
+        The columns are the same as in :meth:`.Report.to_pandas`, without host times, launch times
+        and other columns that a saved report does not contain.
 
         Raises:
             UsageError: The saved report contains no operations, because the run has too many.
