@@ -19,10 +19,10 @@ from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import BusyIntervals, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import DeclaredClock
@@ -266,6 +266,73 @@ def _find_first_meetings(parts: Recordings) -> Ints:
 IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _RankClocks:
+    """Clock correction of each rank.
+
+    Attributes:
+        offset_ns: Offset of each rank's clock in ns.
+        drift_ppm: Drift of each rank's clock in parts per million.
+        t0_ns: Time at which the offset of a clock with drift is valid.
+    """
+
+    offset_ns: Ints
+    drift_ppm: Floats
+    t0_ns: Ints
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether no clock has an offset or a drift."""
+        return not self.drift_ppm.any() and not self.offset_ns.any()
+
+    def correct(self, rank: Ints, times_ns: Ints) -> Ints:
+        """Return corrected times. All times must be known.
+
+        Args:
+            rank: Rank of each time.
+            times_ns: Times in ns.
+        """
+        if not self.drift_ppm.any():
+            return times_ns + self.offset_ns[rank]
+        return correct_times(times_ns, self.offset_ns[rank], self.drift_ppm[rank], self.t0_ns[rank])
+
+    def correct_known(self, rank: Ints, times_ns: Ints, is_known: Bools) -> Ints:
+        """Return corrected times, with -1 in place of unknown times.
+
+        Args:
+            rank: Rank of each time.
+            times_ns: Times in ns. Returned unchanged if no time is known.
+            is_known: Mask of the known times.
+        """
+        if not is_known.any():
+            return times_ns
+        corrected_ns = self.correct(rank, times_ns)
+        return corrected_ns if is_known.all() else np.where(is_known, corrected_ns, NONE)
+
+    def correct_intervals(self, table: IntervalsT, rank: Ints) -> IntervalsT:
+        """Return a table with corrected start and end times.
+
+        Args:
+            table: Table of intervals.
+            rank: Rank of each interval.
+        """
+        start_ns, end_ns = self.correct(rank, table.start_ns), self.correct(rank, table.end_ns)
+        return replace(table, start_ns=start_ns, end_ns=end_ns)
+
+    def correct_operations(self, operations: Operations) -> Operations:
+        """Return the operations with corrected times."""
+        columns = {}
+        for name in _TIMES:
+            times_ns = getattr(operations, name)
+            if name.startswith("host"):
+                columns[name] = self.correct(operations.rank, times_ns)
+                continue
+            is_span = name in ("start_ns", "end_ns")
+            is_known = operations.has_span == 1 if is_span else times_ns != NONE
+            columns[name] = self.correct_known(operations.rank, times_ns, is_known)
+        return operations.replace_columns(**columns)
+
+
 def apply_clocks(
     recordings: JoinedRecordings, corrections: Sequence[ProfileClock]
 ) -> JoinedRecordings:
@@ -280,48 +347,27 @@ def apply_clocks(
         corrections: Clock correction of each profile.
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
-    offset_ns = np.array([clock.offset_ns for clock in corrections], np.int64)[profile]
-    drift_ppm = np.array([clock.drift_ppm for clock in corrections])[profile]
-    t0_ns = np.array([clock.t0_ns for clock in corrections], np.int64)[profile]
-    has_drift = bool(drift_ppm.any())
-    if not has_drift and not offset_ns.any():
+    clocks = _RankClocks(
+        offset_ns=np.array([clock.offset_ns for clock in corrections], np.int64)[profile],
+        drift_ppm=np.array([clock.drift_ppm for clock in corrections])[profile],
+        t0_ns=np.array([clock.t0_ns for clock in corrections], np.int64)[profile],
+    )
+    if clocks.is_zero:
         return recordings
-
-    def correct(rank: Ints, times_ns: Ints) -> Ints:
-        if not has_drift:
-            return times_ns + offset_ns[rank]
-        return correct_times(times_ns, offset_ns[rank], drift_ppm[rank], t0_ns[rank])
-
-    def correct_known(rank: Ints, times_ns: Ints, is_known: Bools) -> Ints:
-        if not is_known.any():
-            return times_ns
-        corrected_ns = correct(rank, times_ns)
-        return corrected_ns if is_known.all() else np.where(is_known, corrected_ns, NONE)
-
-    def correct_intervals(table: IntervalsT, rank: Ints) -> IntervalsT:
-        start_ns, end_ns = correct(rank, table.start_ns), correct(rank, table.end_ns)
-        return replace(table, start_ns=start_ns, end_ns=end_ns)
-
-    operations, columns = recordings.operations, {}
-    for name in _TIMES:
-        times_ns = getattr(operations, name)
-        if name.startswith("host"):
-            columns[name] = correct(operations.rank, times_ns)
-            continue
-        is_span = name in ("start_ns", "end_ns")
-        is_known = operations.has_span == 1 if is_span else times_ns != NONE
-        columns[name] = correct_known(operations.rank, times_ns, is_known)
     tables = {name: getattr(recordings, name) for name in _INTERVALS}
     intervals = {
-        name: correct_intervals(table, table.rank) for name, table in tables.items() if len(table)
+        name: clocks.correct_intervals(table, table.rank)
+        for name, table in tables.items()
+        if len(table)
     }
-    every_rank = np.arange(len(recordings.ranks))
+    all_ranks = np.arange(len(recordings.ranks))
+    rank_of_busy = recordings.operations.rank[recordings.busy.operation]
     return replace(
         recordings,
-        recorded_start_ns=correct(every_rank, recordings.recorded_start_ns),
-        recorded_end_ns=correct(every_rank, recordings.recorded_end_ns),
-        operations=operations.replace_columns(**columns),
-        busy=correct_intervals(recordings.busy, operations.rank[recordings.busy.operation]),
+        recorded_start_ns=clocks.correct(all_ranks, recordings.recorded_start_ns),
+        recorded_end_ns=clocks.correct(all_ranks, recordings.recorded_end_ns),
+        operations=clocks.correct_operations(recordings.operations),
+        busy=clocks.correct_intervals(recordings.busy, rank_of_busy),
         **intervals,
     )
 

@@ -455,19 +455,17 @@ def match_by_ends(
         can contain several rows from one rank, which are pieces of a single collective
         (:func:`_add_pieces`).
     """
-    meeting = np.full(len(collectives), NONE, np.int64)
-    n_cells = int(cell.max(initial=NONE)) + 2
-    size = np.bincount(members[0], minlength=n_cells)
+    size = np.bincount(members[0], minlength=int(cell.max(initial=NONE)) + 2)
     if max_size is not None:
         size[: len(max_size)] = np.minimum(size[: len(max_size)], max_size[: len(size)])
     tolerance_of_cell = _get_tolerances(time, members, size)
     is_usable = (cell >= 0) & (tolerance_of_cell[cell] >= 0)
     clustered = _group_by_end(collectives, rows[is_usable], cell[is_usable], tolerance_of_cell)
     of_cluster = _measure_ends(collectives, clustered).take(clustered.cluster)
-    is_complete = of_cluster.n_ranks == size[clustered.cell]
     tolerance_ns = tolerance_of_cell[clustered.cell] + _get_slack_ns(of_cluster.shortest_ns)
     spread_ns = of_cluster.last_end_ns - of_cluster.first_end_ns
-    is_together = is_complete & (spread_ns <= tolerance_ns)
+    is_together = of_cluster.n_ranks == size[clustered.cell]
+    is_together &= spread_ns <= tolerance_ns
     # Members that wait for a long time have a large slack, so a group can end together by chance.
     has_partner = np.zeros(len(collectives), bool)
     has_partner[rows] = _mask_outside_partners(collectives, rows, cell, time)
@@ -481,10 +479,8 @@ def match_by_ends(
         tolerance_of_cell[clustered.cell] > LEAVE_NS,
     )
     matched = clustered.take(is_steady)
-    if len(matched) == 0:
-        return meeting
-    meeting[matched.row] = matched.cluster
-    return _add_pieces(collectives, meeting)
+    meeting = scatter(len(collectives), matched.row, matched.cluster)
+    return _add_pieces(collectives, meeting) if len(matched) else meeting
 
 
 def _mask_outside_partners(
@@ -508,19 +504,29 @@ def _mask_outside_partners(
     machine = time.machine[collectives.rank[rows]]
     key = group_rows(machine, collectives.iteration[rows], collectives.kind[rows]).of_row
     order = sort_rows(key, collectives.end_ns[rows])
-    key, end_ns, sorted_cell = key[order], collectives.end_ns[rows][order], cell[order]
-
-    # A run is a sequence of rows in one cell. The neighbors of a run are rows in other cells.
-    run_start = find_run_starts(key, sorted_cell)
-    run = np.cumsum(make_mask(len(order), run_start)) - 1
-    before = run_start[run] - 1
-    after = np.append(run_start, len(order))[run + 1]
+    key, end_ns = key[order], collectives.end_ns[rows][order]
     padded_key, padded_end_ns = np.append(key, NONE), np.append(end_ns, 0)
     has_partner = np.zeros(len(rows), bool)
-    for neighbor in (before, after):
+    for neighbor in _find_neighbors(key, cell[order]):
         is_near = np.abs(padded_end_ns[neighbor] - end_ns) <= LEAVE_NS
         has_partner[order] |= is_near & (padded_key[neighbor] == key)
     return has_partner
+
+
+def _find_neighbors(key: Ints, cell: Ints) -> tuple[Ints, Ints]:
+    """Return the rows before and after each run, where a run is a sequence of rows in one cell.
+
+    Args:
+        key: Key of each row, ascending. A run contains only rows with the same key.
+        cell: Cell of each row.
+
+    Returns:
+        before: For each row, the last row before its run, or -1 if there is none.
+        after: For each row, the first row after its run, or the number of rows if there is none.
+    """
+    run_start = find_run_starts(key, cell)
+    run = np.cumsum(make_mask(len(key), run_start)) - 1
+    return run_start[run] - 1, np.append(run_start, len(key))[run + 1]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

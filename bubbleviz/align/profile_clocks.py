@@ -348,13 +348,11 @@ def refuse_unrelated(
     profile, starts_ns, ends_ns = _sort_captures(sources, captures, clocks)
     # A long capture can contain shorter captures. The gap is therefore measured from the latest end
     # of all earlier captures.
-    latest = np.maximum.accumulate(ends_ns)
-    gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
+    latest_ns = np.maximum.accumulate(ends_ns)
+    gaps = np.flatnonzero(starts_ns[1:] - latest_ns[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
         return ()
-    group = np.searchsorted(gaps, np.arange(len(profile)))
-    is_wrong = group != np.bincount(group).argmax()
-    wrong = [profile[index] for index in np.flatnonzero(is_wrong).tolist()]
+    wrong = [profile[index] for index in _find_outliers(len(profile), gaps)]
     span_ns = int(starts_ns[-1] - starts_ns[0])
     divisor = _MAX_WRONG_DIVISOR if is_numbered else _MAX_UNNUMBERED_WRONG_DIVISOR
     is_minority = len(wrong) * divisor <= len(profile)
@@ -363,15 +361,36 @@ def refuse_unrelated(
         in_order = [sources[i] for i in profile]
         raise MismatchError(_describe_gap(in_order, starts_ns, ends_ns, int(gaps[0])))
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
+    return (_describe_wrong_clocks(hosts, span_ns, is_numbered=is_numbered),)
+
+
+def _find_outliers(n_captures: int, gaps: Ints) -> list[int]:
+    """Return the captures outside the largest group, which is the earliest one if tied.
+
+    Args:
+        n_captures: Number of captures.
+        gaps: Captures that are followed by a gap, ascending. Each gap separates two groups.
+    """
+    group = np.searchsorted(gaps, np.arange(n_captures))
+    is_outlier = group != np.bincount(group).argmax()
+    return np.flatnonzero(is_outlier).tolist()
+
+
+def _describe_wrong_clocks(hosts: Sequence[str], span_ns: int, *, is_numbered: bool) -> Limitation:
+    """Return the limitation for hosts whose UTC clocks are wrong.
+
+    Args:
+        hosts: Names of these hosts.
+        span_ns: Time from the first start of a capture to the last one.
+        is_numbered: Whether every rank has a unique number.
+    """
     reason = "rank numbers" if is_numbered else "the sizes of the profiles"
-    return (
-        Limitation(
-            "clocks that are minutes off",
-            f"according to UTC, {list_first(hosts, _MAX_NAMES)} recorded up to "
-            f"{span_ns / 1e9:,.0f} s before or after the other hosts, but {reason} suggest that "
-            "all profiles are from one run. Synchronize the clocks with NTP",
-            len(hosts),
-        ),
+    return Limitation(
+        "clocks that are minutes off",
+        f"according to UTC, {list_first(hosts, _MAX_NAMES)} recorded up to "
+        f"{span_ns / 1e9:,.0f} s before or after the other hosts, but {reason} suggest that "
+        "all profiles are from one run. Synchronize the clocks with NTP",
+        len(hosts),
     )
 
 

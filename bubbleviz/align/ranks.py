@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,42 @@ from bubbleviz.model.texts import list_and_count, make_natural_key
 
 #: Maximum number of ranks that a limitation lists.
 _MAX_NAMES = 32
+
+
+class _Exclusion(NamedTuple):
+    """Why ranks are excluded from all ratios.
+
+    Attributes:
+        title: Title of the limitation.
+        explanation: Text before the list of the ranks.
+        remedy: Text after the list of the ranks, or "" if there is no remedy.
+        kind: Kind of the limitation.
+    """
+
+    title: str
+    explanation: str
+    remedy: str
+    kind: LimitationKind
+
+
+_IDLE_RANKS = _Exclusion(
+    "ranks without forward or backward",
+    "excluded from every ratio: ",
+    "",
+    LimitationKind.OTHER,
+)
+_COMPUTING_RANKS = _IDLE_RANKS._replace(
+    remedy=". They computed about as long as other ranks, so mark their forwards and backwards "
+    "with ranges, or specify how their ranges are named with --convention",
+    kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
+)
+_STAGES_WITHOUT_WORK = _Exclusion(
+    "stages without GPU work",
+    "no kernel belongs to any of their forwards and backwards, so they are excluded from every "
+    "ratio: ",
+    ". Record kernels and the calls that launch them, starting before the first iteration",
+    LimitationKind.STAGES_WITHOUT_GPU_WORK,
+)
 
 
 def order_ranks(recordings: JoinedRecordings) -> Ints:
@@ -112,35 +149,20 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     has_gpu_work = recordings.works & (operations.has_span == 1)
     measured = make_mask(count, operations.rank[has_gpu_work])
     computing = ~working & _mask_computing(recordings, working)
-    idle = "ranks without forward or backward", "excluded from every ratio: "
-    for is_excluded, (title, explanation), remedy, kind in (
-        (~working & ~computing, idle, "", LimitationKind.OTHER),
-        (
-            computing,
-            idle,
-            ". They computed about as long as other ranks, so mark their forwards and backwards "
-            "with ranges, or specify how their ranges are named with --convention",
-            LimitationKind.RANKS_WITHOUT_OPERATIONS,
-        ),
-        (
-            working & ~measured & measured.any(),
-            (
-                "stages without GPU work",
-                "no kernel belongs to any of their forwards and backwards, so they are excluded "
-                "from every ratio: ",
-            ),
-            ". Record kernels and the calls that launch them, starting before the first iteration",
-            LimitationKind.STAGES_WITHOUT_GPU_WORK,
-        ),
+    for is_excluded, exclusion in (
+        (~working & ~computing, _IDLE_RANKS),
+        (computing, _COMPUTING_RANKS),
+        (working & ~measured & measured.any(), _STAGES_WITHOUT_WORK),
     ):
         if is_excluded.any():
             labels = _make_labels(recordings)
             excluded_labels = [labels[rank] for rank in np.flatnonzero(is_excluded).tolist()]
             yield Limitation(
-                title,
-                f"{explanation}{list_and_count(excluded_labels, _MAX_NAMES)}{remedy}",
+                exclusion.title,
+                f"{exclusion.explanation}{list_and_count(excluded_labels, _MAX_NAMES)}"
+                f"{exclusion.remedy}",
                 len(excluded_labels),
-                kind,
+                exclusion.kind,
             )
 
 

@@ -257,11 +257,23 @@ def make_advice(report: Report) -> Advised:
         certain = next((advice for advice in worthwhile if advice.is_certain), None)
         first = tuple(_find_first_steps(report, missing, clock_step, certain))
     done = [step.advice for step in first if step.advice is not None]
-    others = [advice for advice in worthwhile if advice not in done]
-    next_best = [advice for advice in others if not _is_part(advice, done)][:_MAX_FURTHER]
-    further = tuple(a for a in next_best if a.is_promised and a.best.saving_ratio >= _MIN_FURTHER)
+    further = _select_further(worthwhile, done)
     marked = next((a for a in done if 0 < 2 * len(a.ranks) <= len(report.ranks)), None)
     return Advised(first, further, candidates, marked)
+
+
+def _select_further(worthwhile: Collection[Advice], done: Collection[Advice]) -> tuple[Advice, ...]:
+    """Return the advice to give after the first advice, in its original order.
+
+    Advice for only some of the places of the first advice is left out.
+
+    Args:
+        worthwhile: Advice that saves enough to be given first.
+        done: The first advice.
+    """
+    others = [advice for advice in worthwhile if advice not in done]
+    next_best = [advice for advice in others if not _is_part(advice, done)][:_MAX_FURTHER]
+    return tuple(a for a in next_best if a.is_promised and a.best.saving_ratio >= _MIN_FURTHER)
 
 
 def _is_part(advice: Advice, done: Collection[Advice]) -> bool:

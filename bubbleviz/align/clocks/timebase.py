@@ -85,23 +85,16 @@ def build_timebase(
     if method != "causal" or len(recordings.machines) == 1:
         return _use_session_clocks(recordings, clocks, method)
     extents = _find_extents(recordings, clocks, captures)
-    reference = _choose_reference(recordings)
-    solution = _solve_machines(recordings, extents, reference)
-    if reference and not _is_constant(solution.corrections):
-        # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solve_machines(recordings, extents, 0)
+    solution = _solve_convertible(recordings, extents)
     steps, stepped = find_clock_steps(solution.precedences, len(recordings.machines), extents)
     corrections = stepped if steps else solution.corrections
-    by_machine = dict(zip(recordings.machines, _convert_to_first(corrections), strict=True))
-    profiles = zip(clocks, recordings.machine_of_profile, strict=True)
-    corrected = tuple(clock.compose(by_machine[machine]) for clock, machine in profiles)
+    corrected = _correct_clocks(recordings, clocks, corrections)
     uncertainties = [correction.uncertainty_ns for correction in corrections]
     aligned = _make_timebase(recordings, corrected, uncertainties)
-    contradiction = solution.contradiction
     return replace(
         aligned,
-        contradicted=contradiction is not None or len(steps) > 0,
-        jump_ns=_measure_jumps(len(recordings.iteration_names), steps, contradiction),
+        contradicted=solution.contradiction is not None or len(steps) > 0,
+        jump_ns=_measure_jumps(len(recordings.iteration_names), steps, solution.contradiction),
         limitations=tuple(_list_limitations(recordings, aligned.comparable, solution, steps)),
     )
 
@@ -243,6 +236,42 @@ def _measure_early_runs(recordings: JoinedRecordings, pairs: offsets.Precedences
     is_mismatched &= pairs.later_ns < operations.start_ns[consumer]
     is_checked = is_same_machine & (has_arrival | ended_early) & ~is_mismatched
     return np.where(is_checked, pairs.earlier_ns - pairs.later_ns, 0)
+
+
+def _solve_convertible(recordings: JoinedRecordings, extents: tuple[Ints, Ints]) -> _Solution:
+    """Solve the clocks of all machines so that the corrections suit the first machine's clock.
+
+    The reference is the machine chosen by :func:`_choose_reference`. If the corrections have drift
+    or no bounds, they cannot be converted to the first machine's clock. The first machine is then
+    the reference.
+
+    Args:
+        recordings: The recordings, with stages and iterations. Times are on the clocks of the
+            profiling sessions.
+        extents: Start of each machine's first capture, and end of its last one.
+    """
+    reference = _choose_reference(recordings)
+    solution = _solve_machines(recordings, extents, reference)
+    if reference and not _is_constant(solution.corrections):
+        return _solve_machines(recordings, extents, 0)
+    return solution
+
+
+def _correct_clocks(
+    recordings: JoinedRecordings,
+    clocks: Sequence[ProfileClock],
+    corrections: Sequence[ProfileClock],
+) -> tuple[ProfileClock, ...]:
+    """Return the clock of each profile, corrected to the clock of the first machine.
+
+    Args:
+        recordings: The recordings, with the machine of each profile.
+        clocks: For each profile, the clock derived from its session start.
+        corrections: Clock correction of each machine.
+    """
+    by_machine = dict(zip(recordings.machines, _convert_to_first(corrections), strict=True))
+    profiles = zip(clocks, recordings.machine_of_profile, strict=True)
+    return tuple(clock.compose(by_machine[machine]) for clock, machine in profiles)
 
 
 def _choose_reference(recordings: JoinedRecordings) -> int:

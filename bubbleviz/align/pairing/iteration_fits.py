@@ -225,20 +225,22 @@ def compare_steps(
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
     within_a, within_b = _compare_all(a_steps, a_steps), _compare_all(b_steps, b_steps)
     cross = _compare_all(a_steps, b_steps)
-    null = _measure_null(within_a, within_b)
 
     within_sq = within_a.level_ns**2 + within_a.scatter, within_b.level_ns**2 + within_b.scatter
     cross_sq = _square_beyond_drift(cross.level_ns, typical_ns) + cross.scatter
-    max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1 + scatter_dof)
-    levels = _compute_mean_squares(_select_diagonals(cross.level_ns, shifts), typical_ns)
-    scatters = _compute_means(_select_diagonals(cross.scatter, shifts))
-    comparison = StepComparison(levels, scatters, null, scatter_dof, max_evidence)
+    comparison = StepComparison(
+        levels=_compute_mean_squares(_select_diagonals(cross.level_ns, shifts), typical_ns),
+        scatters=_compute_means(_select_diagonals(cross.scatter, shifts)),
+        null=_measure_null(within_a, within_b),
+        scatter_dof=scatter_dof,
+        max_evidence=_bound_evidence(cross_sq, within_sq, shifts, 1 + scatter_dof),
+    )
     if bounds is None:
         return [comparison]
-    within_level_ns = within_a.level_ns, within_b.level_ns
-    levels, max_evidence = _compare_midpoints(bounds, within_level_ns, typical_ns, shifts)
-    by_bounds = replace(comparison, levels=levels, scatters=(), max_evidence=max_evidence)
-    return [comparison, by_bounds]
+    levels, max_evidence = _compare_midpoints(
+        bounds, (within_a.level_ns, within_b.level_ns), typical_ns, shifts
+    )
+    return [comparison, replace(comparison, levels=levels, scatters=(), max_evidence=max_evidence)]
 
 
 def _compare_midpoints(

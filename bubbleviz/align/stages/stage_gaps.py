@@ -187,14 +187,9 @@ def _has_time_for_stage(
     rows = np.flatnonzero(np.isin(operations.chunk, (stage, stage + 1)))
     rows = rows[operations.iteration[rows] >= 0]
     of_stages = measure_waits(operations.take(rows), inputs.take(rows))
-    stages, ranks = grouping.find_distinct_rows(of_stages.chunk, of_stages.rank)
-    n_of_pipeline = np.bincount(grouping.group_rows(stages, pipeline[ranks]).of_row)
-    upper, lower = pair_consecutive_stages(_separate_pipelines(of_stages, pipeline))
-    has_same_clock = machine[of_stages.rank[upper]] == machine[of_stages.rank[lower]]
-    upper, lower = upper[has_same_clock], lower[has_same_clock]
-    if (n_of_pipeline > 1).any() or not len(upper):
+    sent, received = _pair_on_same_clock(of_stages, machine, pipeline)
+    if _has_shared_stage(of_stages, pipeline) or not len(sent):
         return True
-    sent, received = of_stages.take(upper), of_stages.take(lower)
     there_ns, back_ns = _measure_transits(sent, received)
     if min(there_ns, back_ns) < -GRAIN_NS:
         return True
@@ -202,6 +197,35 @@ def _has_time_for_stage(
     backward_ns = min(_measure_backwards(sent).min(), _measure_backwards(received).min())
     is_there_long = there_ns > _OF_ANOTHER_STAGE * forward_ns
     return bool(is_there_long and back_ns > _OF_ANOTHER_STAGE * backward_ns)
+
+
+def _pair_on_same_clock(waits: Waits, machine: Ints, pipeline: Ints) -> tuple[Waits, Waits]:
+    """Return the waits of each microbatch on two consecutive stages of one machine.
+
+    Args:
+        waits: Waits on both stages.
+        machine: Machine of each rank.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+
+    Returns:
+        sent: Waits on the first stage.
+        received: Waits of the same microbatches on the second stage, in the same order.
+    """
+    upper, lower = pair_consecutive_stages(_separate_pipelines(waits, pipeline))
+    has_same_clock = machine[waits.rank[upper]] == machine[waits.rank[lower]]
+    return waits.take(upper[has_same_clock]), waits.take(lower[has_same_clock])
+
+
+def _has_shared_stage(waits: Waits, pipeline: Ints) -> bool:
+    """Return whether any pipeline has several ranks on the same stage.
+
+    Args:
+        waits: Waits of the ranks, whose ``chunk`` column contains virtual stages.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+    """
+    stages, ranks = grouping.find_distinct_rows(waits.chunk, waits.rank)
+    n_ranks = np.bincount(grouping.group_rows(stages, pipeline[ranks]).of_row)
+    return bool((n_ranks > 1).any())
 
 
 def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
