@@ -31,7 +31,7 @@ Bars and timelines depend on the width of the terminal, so they are lines of spa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
@@ -87,6 +87,8 @@ class Table:
         drop_order: Headers of the columns to drop first if the terminal is too narrow, least
             important first. If that is not enough, the remaining columns are dropped from right to
             left. The first column is kept unless it is listed here.
+        min_widths: Minimum widths of columns of words, keyed by header. If there is less room,
+            other columns are dropped. Columns that are not listed have a default minimum.
         n_omitted: Number of rows left out of the table. A value of 0 or less means none.
         hint: Text that follows the number of omitted rows and says where to find them.
         headers: Column headers, which may span several lines, or () to use the first row's keys.
@@ -97,6 +99,7 @@ class Table:
     left: Collection[str] = ()
     wrap: Collection[str] = ()
     drop_order: Sequence[str] = ()
+    min_widths: Mapping[str, int] = field(default_factory=dict)
     n_omitted: int = 0
     hint: str = ""
     headers: Sequence[str] = ()

@@ -899,3 +899,18 @@ def test_idle_reports_can_be_compared_checked_and_shown_as_pages(
     report = tmp_path / "report.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", report)
     assert "compare reports of the same kind" in cli.refused("compare", saved, report, code=2)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_narrow_terminals_drop_columns_before_they_shorten_kernel_names(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    lines = cli.printed("idle", str(plant_kernels(tmp_path, 30))).splitlines()
+
+    start = next(index for index, line in enumerate(lines) if line.startswith("kernel "))
+    headers, *rows = lines[start], *lines[start + 2 : start + 12]
+    assert all(len(row[: headers.index(" class")].rstrip()) >= 28 for row in rows)
+    assert ("mean us" in headers) == (columns == 80)
+    assert all(len(line) <= columns for line in lines)

@@ -71,6 +71,8 @@ _FIRST_SCREEN_COLUMNS = (
 )
 #: Maximum number of characters in names, activities, kernel names, paths and headers.
 _NAME, _ACTIVITY, _KERNEL, _PATH, _HEADER = 40, 60, 56, 160, 24
+#: Minimum width of kernel names. Narrower terminals drop other columns first.
+_MIN_KERNEL = 28
 #: Parts of a device's span: for each column header, the field of :class:`.report.RankIdle`.
 _PARTS = {
     "compute %": "compute_ns",
@@ -319,10 +321,12 @@ def make_kernel_table(
         }
         for name, total in zip(names, work, strict=False)
     ]
-    left, drop_order = ("kernel", "class", "full name"), ("calls", "mean us", "class")
+    # The mean is dropped first, because it follows from the time and the number of calls.
+    left, drop_order = ("kernel", "class", "full name"), ("mean us", "calls", "class")
     has_copies = any(total.work_class == COPIES for total in work)
     title = "Longest kernels and copies" if has_copies else "Longest kernels"
-    return _make_table(title, rows, len(work), top, hint, left, drop_order)
+    table = _make_table(title, rows, len(work), top, hint, left, drop_order)
+    return replace(table, min_widths={"kernel": _MIN_KERNEL})
 
 
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:

@@ -368,9 +368,9 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
     """Return the minimum width of each column, keyed by header.
 
-    Only columns that contain words can be narrower than their content. Their minimum width is
-    ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if the words are wrapped. It is never less than the
-    header's width.
+    Only columns that contain words can be narrower than their content. Their minimum width is given
+    by ``table.min_widths``. Otherwise it is ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if the words
+    are wrapped. It is never less than the header's width.
 
     Args:
         table: The table.
@@ -379,7 +379,8 @@ def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, i
     min_widths = dict(widths)
     for header in table.left:
         if header in widths:
-            min_width = _MIN_WRAPPED_WIDTH if header in table.wrap else _MIN_WIDTH
+            default = _MIN_WRAPPED_WIDTH if header in table.wrap else _MIN_WIDTH
+            min_width = table.min_widths.get(header, default)
             min_width = max(min_width, *map(measure_cells, header.split("\n")))
             min_widths[header] = min(widths[header], min_width)
     return min_widths
