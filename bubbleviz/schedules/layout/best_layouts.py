@@ -323,7 +323,7 @@ def compute_peak_memory(
         Peak memory of each device, in the same unit as the memory of the layers.
     """
     sums = Sums(layers, recurrence.length)
-    rows = recurrence.list_memory_rows()
+    rows = recurrence.memory_rows
     sums.add([path for _, path in rows])
     values = sums.values(np.array([layout.bounds], np.int64))[0]
     peaks = [0.0] * recurrence.plan.stages

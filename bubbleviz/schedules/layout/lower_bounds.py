@@ -142,25 +142,35 @@ class Sums:
                 total += gathered
         return total
 
-    def bound_extensions(self, partial_layouts: Ints, row: Ints, end: Ints, stage: int) -> Floats:
-        """Return, for each extension, lower bounds on the sums over all layouts that start with it.
+    def sum_started(self, partial_layouts: Ints) -> Floats:
+        """Return the part of each sum that partial layouts determine.
+
+        This part consists of the first stages, and of what the next stage adds at its start. Added
+        to a row of :meth:`bound_rest`, it is a lower bound for all layouts that extend the
+        partial layout in the same way.
 
         Args:
-            partial_layouts: Stage borders of each partial layout (see :class:`.Layout`), one per
-                row.
-            row: Index of the partial layout that each extension starts from, shape (n,).
-            end: End of the layers of the added stage (exclusive), shape (n,).
-            stage: Index of the stage that is added.
+            partial_layouts: Stage borders of each partial layout (see :class:`.Layout`), shape (n,
+                s + 1).
 
         Returns:
-            The lower bounds, shape (n, K).
+            The parts, shape (n, K).
         """
-        first = partial_layouts[:, -1]
-        value = self.values(partial_layouts) + self._start_by_layer[stage, first]
-        rest = self._up_to_by_layer[stage] + self._rest_by_layer[stage + 1]
-        bounds: Floats = np.take(value, row, axis=0)
-        bounds += np.take(rest, end, axis=0)
-        return bounds
+        stage, first = partial_layouts.shape[1] - 1, partial_layouts[:, -1]
+        sums: Floats = self.values(partial_layouts) + self._start_by_layer[stage, first]
+        return sums
+
+    def bound_rest(self, stage: int) -> Floats:
+        """Return the minimum that a stage and all later stages add to each sum after its start.
+
+        Args:
+            stage: Index of the stage.
+
+        Returns:
+            The minimum for each end of the stage's layers (exclusive), shape (L + 1, K).
+        """
+        rest: Floats = self._up_to_by_layer[stage] + self._rest_by_layer[stage + 1]
+        return rest
 
 
 def find_bottleneck_layout(

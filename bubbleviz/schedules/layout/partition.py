@@ -198,7 +198,7 @@ class _Search:
         self.memory = Sums(layers, recurrence.length)
         self.limits: Floats = np.empty(0)
         if limit is not None:
-            rows = recurrence.list_memory_rows()
+            rows = recurrence.memory_rows
             self.memory.add([path for _, path in rows])
             self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
@@ -329,14 +329,14 @@ class _Search:
             decreasing lower bound, and then split into pairs of limited size.
         """
         stage = partial_layouts.shape[1] - 1
-        row, end = self._list_extensions(partial_layouts)
-        self._looked += len(row)
-        memory_bound = self.memory.bound_extensions(partial_layouts, row, end, stage)
-        may_fit = (memory_bound <= self.limits).all(axis=1) & possible[stage + 1, end]
-        row, end = row[may_fit], end[may_fit]
-        bound = self.sums.bound_extensions(partial_layouts, row, end, stage).max(
-            axis=1, initial=0.0
-        )
+        started = self.sums.sum_started(partial_layouts)
+        rest = self.sums.bound_rest(stage)
+        row, end = self._list_extensions(partial_layouts, started, rest, possible[stage + 1])
+        if len(self.memory):
+            row, end = self._select_fitting(partial_layouts, row, end)
+        bounds = np.take(started, row, axis=0)
+        bounds += np.take(rest, end, axis=0)
+        bound = bounds.max(axis=1, initial=0.0)
         if self.bottleneck is not None:
             bound = np.maximum(bound, self.bottleneck[0][stage + 1, end])
         is_open = bound < self._better_ns
@@ -351,8 +351,10 @@ class _Search:
         parts = np.split(np.arange(len(grown)), list(cuts))
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
 
-    def _list_extensions(self, partial_layouts: Ints) -> tuple[Ints, Ints]:
-        """List all ways to extend partial layouts by one stage.
+    def _list_extensions(
+        self, partial_layouts: Ints, started: Floats, rest: Floats, possible: Bools
+    ) -> tuple[Ints, Ints]:
+        """List the extensions by one stage that are possible and pass a fast check of two sums.
 
         The added stage and each later stage get at least one layer. The last stage gets all
         remaining layers.
@@ -360,19 +362,53 @@ class _Search:
         Args:
             partial_layouts: Stage borders of each partial layout (see :class:`Layout`), shape (n, s
                 + 1).
+            started: Result of :meth:`.Sums.sum_started`.
+            rest: Result of :meth:`.Sums.bound_rest`.
+            possible: Mask of the layers that can come first on the next stage, shape (L + 1,).
 
         Returns:
             row: Index of the partial layout that each extension starts from.
             end: End of the layers of the added stage (exclusive), for each extension.
         """
         stage = partial_layouts.shape[1] - 1
-        if stage + 1 == self.stages:
-            return np.arange(len(partial_layouts)), np.full(len(partial_layouts), self.count)
-        low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
-        n_ends = high - low + 1
-        row = np.repeat(np.arange(len(partial_layouts)), n_ends)
-        index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
-        return row, low[row] + index
+        low = partial_layouts[:, -1:] + 1
+        first = self.count if stage + 1 == self.stages else int(low.min())
+        stop = self.count + 1 - (self.stages - stage - 1)
+        is_open = np.arange(first, stop) >= low
+        self._looked += int(np.count_nonzero(is_open))
+        is_open &= possible[first:stop]
+        for device in self._list_critical_devices(stage):
+            # Each device path has the index of its device among the sums.
+            bound = started[:, device, None] + rest[first:stop, device]
+            is_open &= bound < self._better_ns
+        row, index = is_open.nonzero()
+        return row, first + index
+
+    def _list_critical_devices(self, stage: int) -> Sequence[int]:
+        """Return the devices whose paths drop almost all extensions by a stage that can be dropped.
+
+        The path of the stage's own device is too long if the stage gets too many layers. The path
+        of the next stage's device is too long if the stage gets too few.
+        """
+        placement = self.recurrence.placement
+        return tuple(dict.fromkeys(placement[stage : stage + 2]))
+
+    def _select_fitting(self, partial_layouts: Ints, row: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """Select the extensions that may fit in memory.
+
+        Args:
+            partial_layouts: Stage borders of each partial layout, shape (n, s + 1).
+            row: Index of the partial layout that each extension starts from.
+            end: End of the layers of the added stage (exclusive), for each extension.
+
+        Returns:
+            ``row`` and ``end`` of the selected extensions.
+        """
+        stage = partial_layouts.shape[1] - 1
+        memory = np.take(self.memory.sum_started(partial_layouts), row, axis=0)
+        memory += np.take(self.memory.bound_rest(stage), end, axis=0)
+        may_fit = (memory <= self.limits).all(axis=1)
+        return row[may_fit], end[may_fit]
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Measure complete layouts, and derive new lower bounds from two of them.

@@ -9,6 +9,8 @@ same path also exists for every other layout, where its length is a lower bound 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -157,17 +159,17 @@ class Recurrence:
         """Return an array of zeros to count the crossings of each boundary, down and up."""
         return np.zeros((2, max(0, self.length - 1)))
 
-    def list_memory_rows(self) -> list[tuple[int, Path]]:
-        """Return formulas for the memory of each device, one per moment at which it may peak.
+    @cached_property
+    def memory_rows(self) -> list[tuple[int, Path]]:
+        """Formulas for the memory of each device, one per moment at which it may peak.
 
         The order of operations determines how many microbatches a device stores after each
         operation. The device's peak memory is the maximum over all such moments. A moment is left
         out if another moment never needs less memory. At that other moment, no stage has fewer
         microbatches between F and B, or fewer between B and W.
 
-        Returns:
-            (device, path) pairs, one per moment. The path contains the factors of each stage's
-            memory features at that moment. All other factors are 0.
+        The list contains one (device, path) pair per moment. The path contains the factors of each
+        stage's memory features at that moment. All other factors are 0.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
