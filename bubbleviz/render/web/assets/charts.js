@@ -2,8 +2,8 @@
 
 // Maximum number of bars. If there are more, ranks are combined into stages. And maximum number of
 // columns of a heat map. If there are more, several microbatches share a column.
-const MOST_BARS = 64;
-const MOST_COLUMNS = 256;
+const MAX_BARS = 64;
+const MAX_COLUMNS = 256;
 
 // The style sheet sets the colors of text and lines, because they differ between screen and paper.
 const SHARED = {
@@ -15,7 +15,7 @@ const SHARED = {
 };
 
 // Returns the bar of a rank, or the bar of its stage. A missing bar is added.
-function barOf(rows, run, rank, byStage) {
+function findBar(rows, run, rank, byStage) {
   const { stage } = run.report.ranks[rank];
   const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(rank);
   const row = rows.get(label) ?? rows.set(label, { sums: {}, n: 0, order: byStage ? stage ?? rank : rank }).get(label);
@@ -23,33 +23,33 @@ function barOf(rows, run, rank, byStage) {
   return row;
 }
 
-function idleOfEntries(run, byStage) {
+function sumIdleOfEntries(run, byStage) {
   const { headline, iterations } = run.report;
   const rows = new Map();
-  for (const iteration of iterations.filter((own) => own.averaged && own.bubble_ratio[headline] !== null)) {
+  for (const iteration of iterations.filter((iteration) => iteration.averaged && iteration.bubble_ratio[headline] !== null)) {
     const { rank: ranks, cause_ns: idle } = iteration.ranks ?? { rank: [] };
     ranks.forEach((rank, at) => {
-      const row = barOf(rows, run, rank, byStage);
+      const row = findBar(rows, run, rank, byStage);
       for (const [cause, column] of Object.entries(idle[headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + column[at];
     });
   }
   return rows;
 }
 
-function idleOfMeans(run, byStage) {
+function sumIdleOfMeans(run, byStage) {
   const rows = new Map();
   run.report.ranks.forEach(({ index }) => {
-    const row = barOf(rows, run, index, byStage);
+    const row = findBar(rows, run, index, byStage);
     for (const [cause, ns] of Object.entries(run.means.idle)) row.sums[cause] = (row.sums[cause] ?? 0) + (ns[index] ?? 0);
   });
   return rows;
 }
 
 // Chart of the idle time of each rank by cause. Times are means over the averaged iterations.
-function causesSpec(run) {
+function makeCausesSpec(run) {
   const { report } = run;
-  const byStage = report.ranks.length > MOST_BARS;
-  const rows = run.means.idle ? idleOfMeans(run, byStage) : idleOfEntries(run, byStage);
+  const byStage = report.ranks.length > MAX_BARS;
+  const rows = run.means.idle ? sumIdleOfMeans(run, byStage) : sumIdleOfEntries(run, byStage);
   const values = [];
   for (const [label, { sums, n, order }] of rows) {
     run.data.causes.forEach(({ name }, place) => {
@@ -66,7 +66,7 @@ function causesSpec(run) {
     encoding: {
       y: { field: "label", type: "nominal", sort: { field: "order", op: "min" }, title: null, axis: { labelLimit: 170, labelOverlap: false } },
       x: { field: "ms", type: "quantitative", title: "idle ms per iteration" },
-      color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.color) } },
+      color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((cause) => cause.name), range: used.map((cause) => cause.color) } },
       order: { field: "place" },
       tooltip: [
         { field: "label", title: byStage ? "stage" : "rank" }, { field: "cause" }, { field: "ms", title: "ms", format: ",.3~g" },
@@ -78,44 +78,44 @@ function causesSpec(run) {
 // The quantities that a heat map can show, with their color scales and the value of an operation.
 const MEASURES = {
   time: {
-    title: "ms", format: ",.3~g", of: (own, row) => own.length_ns[row] / 1e6,
+    title: "ms", format: ",.3~g", of: (columns, row) => columns.length_ns[row] / 1e6,
     scale: { scheme: "viridis", reverse: true, zero: false },
   },
   slowness: {
-    title: "times the median of its stage", format: ".3~g", of: (own, row) => own.thousandths[row] / 1000,
+    title: "times the median of its stage", format: ".3~g", of: (columns, row) => columns.thousandths[row] / 1000,
     scale: { domain: [0.5, 1, 1.5], range: ["#2b6cb0", "#f4f4f2", "#b3261e"], clamp: true },
   },
 };
 
 // Returns the values of a phase's operations in all averaged iterations, by stage and microbatch.
-function cellsOf(run, phase, measure) {
-  const own = run.operations;
+function collectCells(run, phase, measure) {
+  const columns = run.operations;
   const averaged = new Set(run.report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
   const code = run.data.phases.indexOf(phase);
   const cells = new Map();
-  for (let row = 0; row < own.rows; row += 1) {
-    if (own.phase[row] !== code || own.thousandths[row] <= 0 || own.microbatch[row] < 0 || own.virtual_stage[row] < 0) continue;
-    if (averaged.size && !averaged.has(own.iteration[row])) continue;
-    const key = own.virtual_stage[row] * 2 ** 24 + own.microbatch[row];
-    const cell = cells.get(key) ?? cells.set(key, { stage: own.virtual_stage[row], microbatch: own.microbatch[row], all: [] }).get(key);
-    cell.all.push(measure.of(own, row));
+  for (let row = 0; row < columns.rows; row += 1) {
+    if (columns.phase[row] !== code || columns.thousandths[row] <= 0 || columns.microbatch[row] < 0 || columns.virtual_stage[row] < 0) continue;
+    if (averaged.size && !averaged.has(columns.iteration[row])) continue;
+    const key = columns.virtual_stage[row] * 2 ** 24 + columns.microbatch[row];
+    const cell = cells.get(key) ?? cells.set(key, { stage: columns.virtual_stage[row], microbatch: columns.microbatch[row], all: [] }).get(key);
+    cell.all.push(measure.of(columns, row));
   }
   return [...cells.values()];
 }
 
-function median(values) {
+function computeMedian(values) {
   const sorted = Float64Array.from(values).sort();
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
 // Assigns cells to columns. If there are too many microbatches, several of them share a column that
 // shows the slowest one.
-function columnsOf(cells) {
-  const [first, last] = cells.reduce(([low, high], own) => [Math.min(low, own.microbatch), Math.max(high, own.microbatch)], [Infinity, -Infinity]);
-  const share = Math.ceil((last - first + 1) / MOST_COLUMNS);
+function assignColumns(cells) {
+  const [first, last] = cells.reduce(([low, high], cell) => [Math.min(low, cell.microbatch), Math.max(high, cell.microbatch)], [Infinity, -Infinity]);
+  const share = Math.ceil((last - first + 1) / MAX_COLUMNS);
   const shown = new Map();
   for (const { stage, microbatch, all } of cells) {
-    const value = median(all);
+    const value = computeMedian(all);
     const column = first + Math.floor((microbatch - first) / share) * share;
     const key = `${stage} ${column}`;
     const known = shown.get(key);
@@ -124,16 +124,16 @@ function columnsOf(cells) {
   return [share, [...shown.values()]];
 }
 
-function heatSpec(run, phase, name) {
+function makeHeatSpec(run, phase, name) {
   const measure = MEASURES[name];
-  const cells = cellsOf(run, phase, measure);
+  const cells = collectCells(run, phase, measure);
   if (!cells.length) return null;
-  const [share, values] = columnsOf(cells);
+  const [share, values] = assignColumns(cells);
   return {
     description: `Heat map: ${phase} of each microbatch on each stage, ${measure.title}, median over iterations.`,
     data: { values },
     width: "container",
-    height: 14 * new Set(values.map((own) => own.stage)).size,
+    height: 14 * new Set(values.map((value) => value.stage)).size,
     mark: { type: "rect", tooltip: true },
     encoding: {
       x: { field: "microbatch", type: "ordinal", title: share > 1 ? `microbatch (slowest of ${share} per column)` : "microbatch", axis: { labelOverlap: true, labelAngle: 0 } },
@@ -145,25 +145,25 @@ function heatSpec(run, phase, name) {
 }
 
 // An axis of iterations, with ticks at their indices and the names from the report as labels.
-function iterationAxis({ iterations }) {
+function makeIterationAxis({ iterations }) {
   const step = Math.ceil(iterations.length / 12);
-  const ticks = iterations.map((own) => own.index).filter((index) => index % step === 0);
-  const labels = ticks.map((index) => clean(iterations[index].name, 20));
+  const ticks = iterations.map((iteration) => iteration.index).filter((index) => index % step === 0);
+  const labels = ticks.map((index) => cleanText(iterations[index].name, 20));
   return { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } };
 }
 
 // The axis starts at zero, so that small differences do not look like a trend.
-function trendSpec(run) {
+function makeTrendSpec(run) {
   const { report } = run;
-  const known = run.ratioDefinitions.map((own) => own.name);
+  const known = run.ratioDefinitions.map((ratio) => ratio.name);
   // Ratios that are equal in every iteration share a line. Its label contains all their names.
-  const shown = (name) => JSON.stringify(report.iterations.map((own) => own.bubble_ratio[name]?.toFixed(4)));
+  const shown = (name) => JSON.stringify(report.iterations.map((iteration) => iteration.bubble_ratio[name]?.toFixed(4)));
   const called = (name) => known.filter((other) => shown(other) === shown(name)).join(" = ");
   const names = known.filter((name) => called(name).split(" = ")[0] === name);
-  const values = report.iterations.flatMap((own) =>
-    names.filter((name) => own.bubble_ratio[name] !== null && own.bubble_ratio[name] !== undefined).map((name) => ({
-      index: own.index, iteration: clean(own.name, 40), definition: called(name), ratio: own.bubble_ratio[name],
-      averaged: own.averaged ? "averaged" : "not averaged",
+  const values = report.iterations.flatMap((iteration) =>
+    names.filter((name) => iteration.bubble_ratio[name] !== null && iteration.bubble_ratio[name] !== undefined).map((name) => ({
+      index: iteration.index, iteration: cleanText(iteration.name, 40), definition: called(name), ratio: iteration.bubble_ratio[name],
+      averaged: iteration.averaged ? "averaged" : "not averaged",
     })));
   return values.length === 0 ? null : {
     description: "Lines: bubble ratio of each iteration by each definition.",
@@ -172,10 +172,10 @@ function trendSpec(run) {
     height: 190,
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
     encoding: {
-      x: iterationAxis(report),
+      x: makeIterationAxis(report),
       y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } },
       color: { field: "definition", type: "nominal", title: null, scale: { domain: names.map(called), range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
-      shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
+      shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((value) => value.averaged !== "averaged") ? {} : null },
       tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".3p" }, { field: "averaged", title: " " }],
     },
   };
@@ -186,7 +186,7 @@ class Charts {
     this.run = run;
     this.timeline = timeline;
     this.views = new Map();
-    this.phases = ["F", "B", "BW", "W", "FB"].filter((phase) => cellsOf(run, phase, MEASURES.time).length);
+    this.phases = ["F", "B", "BW", "W", "FB"].filter((phase) => collectCells(run, phase, MEASURES.time).length);
     [this.phase] = this.phases;
     this.measure = "time";
   }
@@ -207,12 +207,12 @@ class Charts {
   }
 
   async all() {
-    await this.trend("trend", trendSpec(this.run));
-    await this.draw("causes-chart", causesSpec(this.run));
+    await this.trend("trend", makeTrendSpec(this.run));
+    await this.draw("causes-chart", makeCausesSpec(this.run));
     await this.heat(this.phase, this.measure);
-    if (this.run.report.slowdown) await this.trend("slowdown-trend", slowdownSpec(this.run));
-    if (this.run.report.chunk_costs?.length) await this.chunks(slowestChunks(this.run.report.chunk_costs));
-    const schedules = schedulesSpec(this.run);
+    if (this.run.report.slowdown) await this.trend("slowdown-trend", makeSlowdownSpec(this.run));
+    if (this.run.report.chunk_costs?.length) await this.chunks(findSlowestChunks(this.run.report.chunk_costs));
+    const schedules = makeSchedulesSpec(this.run);
     if (schedules) await this.draw("schedules-chart", schedules);
   }
 
@@ -225,11 +225,11 @@ class Charts {
   }
 
   async chunks(place) {
-    await this.draw("chunks-chart", chunksSpec(this.run, place));
+    await this.draw("chunks-chart", makeChunksSpec(this.run, place));
   }
 
   async heat(phase, measure) {
     [this.phase, this.measure] = [phase, measure];
-    await this.draw("heat", phase ? heatSpec(this.run, phase, measure) : null);
+    await this.draw("heat", phase ? makeHeatSpec(this.run, phase, measure) : null);
   }
 }

@@ -1,6 +1,6 @@
 // Unpacks the contents of the page: deflated JSON, and columns stored byte by byte (see page.py).
 
-async function inflated(id) {
+async function inflate(id) {
   const text = document.getElementById(id).textContent.trim();
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
@@ -9,9 +9,9 @@ async function inflated(id) {
   return new Response(stream).arrayBuffer();
 }
 
-async function loaded() {
-  const [text, buffer] = await Promise.all([inflated("document"), inflated("columns")]);
+async function loadPage() {
+  const [text, buffer] = await Promise.all([inflate("document"), inflate("columns")]);
   const whole = JSON.parse(new TextDecoder().decode(text));
-  const tables = blockTables(buffer);
+  const tables = decodeTables(buffer);
   return { ...whole, tables, meansTable: tables.means };
 }

@@ -2,66 +2,66 @@
 
 class Gestures {
   constructor(timeline) {
-    this.at = timeline;
+    this.timeline = timeline;
     this.drag = null;
     this.listen();
   }
 
   listen() {
-    const { canvas } = this.at;
-    canvas.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
-    canvas.addEventListener("pointerdown", (event) => this.pressed(event));
-    canvas.addEventListener("pointermove", (event) => this.pointed(event));
-    canvas.addEventListener("pointerup", (event) => this.released(event));
+    const { canvas } = this.timeline;
+    canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.onPointerDown(event));
+    canvas.addEventListener("pointermove", (event) => this.onPointerMove(event));
+    canvas.addEventListener("pointerup", (event) => this.onPointerUp(event));
     canvas.addEventListener("pointercancel", () => {
       this.drag = null;
-      this.left();
+      this.onLeave();
     });
     // The content under the pointer has moved, or the page has lost the focus.
-    addEventListener("scroll", () => this.left(), { passive: true, capture: true });
-    addEventListener("blur", () => this.left());
+    addEventListener("scroll", () => this.onLeave(), { passive: true, capture: true });
+    addEventListener("blur", () => this.onLeave());
     addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.left();
+      if (event.key === "Escape") this.onLeave();
     });
-    canvas.addEventListener("pointerleave", () => this.left());
-    canvas.addEventListener("dblclick", (event) => this.twice(event));
-    canvas.addEventListener("keydown", (event) => this.keyed(event));
+    canvas.addEventListener("pointerleave", () => this.onLeave());
+    canvas.addEventListener("dblclick", (event) => this.onDoubleClick(event));
+    canvas.addEventListener("keydown", (event) => this.onKey(event));
   }
 
-  place(event) {
-    const box = this.at.canvas.getBoundingClientRect();
+  locate(event) {
+    const box = this.timeline.canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
   // Without a modifier key, the wheel scrolls the page.
-  wheeled(event) {
+  onWheel(event) {
     const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
     const zooming = event.ctrlKey || event.metaKey;
     if (!sideways && !zooming && !event.altKey) return;
     event.preventDefault();
-    const [x] = this.place(event);
+    const [x] = this.locate(event);
     const lines = event.deltaMode === 1 ? 16 : 1;
     if (sideways && !zooming) {
-      this.at.pan(((event.deltaX || event.deltaY) * lines) / this.at.plotWidth);
+      this.timeline.pan(((event.deltaX || event.deltaY) * lines) / this.timeline.plotWidth);
     } else if (event.altKey) {
-      this.at.moveRows(event.deltaY * lines);
-      this.at.draw();
+      this.timeline.moveRows(event.deltaY * lines);
+      this.timeline.draw();
     } else {
-      this.at.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * lines * 0.002))), this.at.timeAt(Math.max(x, this.at.gutter)));
+      this.timeline.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * lines * 0.002))), this.timeline.timeAt(Math.max(x, this.timeline.gutter)));
     }
   }
 
-  pressed(event) {
+  onPointerDown(event) {
     if (event.button !== 0) return;
-    const [x, y] = this.place(event);
-    this.at.canvas.focus({ preventScroll: true });
-    this.at.canvas.setPointerCapture(event.pointerId);
-    const selecting = (this.at.selecting || event.shiftKey) && x >= this.at.gutter;
-    this.drag = { x, y, fromNs: this.at.fromNs, untilNs: this.at.untilNs, top: this.at.rowTop, selecting, startNs: this.at.timeAt(x), moved: false };
+    const [x, y] = this.locate(event);
+    this.timeline.canvas.focus({ preventScroll: true });
+    this.timeline.canvas.setPointerCapture(event.pointerId);
+    const selecting = (this.timeline.selecting || event.shiftKey) && x >= this.timeline.gutter;
+    this.drag = { x, y, fromNs: this.timeline.fromNs, untilNs: this.timeline.untilNs, top: this.timeline.rowTop, selecting, startNs: this.timeline.timeAt(x), moved: false };
   }
 
-  pointed(event) {
-    const [x, y] = this.place(event);
+  onPointerMove(event) {
+    const [x, y] = this.locate(event);
     if (!this.drag) {
       this.hover(x, y);
       return;
@@ -71,93 +71,93 @@ class Gestures {
     if (!drag.moved) return;
     this.unhover();
     if (drag.selecting) {
-      this.at.window = [drag.startNs, this.at.timeAt(Math.min(Math.max(x, this.at.gutter), this.at.width))].sort((a, b) => a - b);
-      this.at.draw();
+      this.timeline.window = [drag.startNs, this.timeline.timeAt(Math.min(Math.max(x, this.timeline.gutter), this.timeline.width))].sort((a, b) => a - b);
+      this.timeline.draw();
       return;
     }
-    const step = ((drag.x - x) / this.at.plotWidth) * (drag.untilNs - drag.fromNs);
-    this.at.rowTop = drag.top;
-    this.at.moveRows(drag.y - y);
-    this.at.show(drag.fromNs + step, drag.untilNs + step);
+    const step = ((drag.x - x) / this.timeline.plotWidth) * (drag.untilNs - drag.fromNs);
+    this.timeline.rowTop = drag.top;
+    this.timeline.moveRows(drag.y - y);
+    this.timeline.show(drag.fromNs + step, drag.untilNs + step);
   }
 
-  released(event) {
+  onPointerUp(event) {
     const { drag } = this;
     this.drag = null;
     if (!drag) return;
     if (drag.moved) {
-      if (drag.selecting) this.at.setWindow(this.at.window);
+      if (drag.selecting) this.timeline.setWindow(this.timeline.window);
       return;
     }
-    const [x, y] = this.place(event);
-    if (y < 16 && x >= this.at.gutter) {
-      const band = this.at.bands.find(({ span }) => span[0] <= this.at.timeAt(x) && this.at.timeAt(x) < span[1]);
-      if (band) this.at.callbacks.iteration?.(band.index);
+    const [x, y] = this.locate(event);
+    if (y < 16 && x >= this.timeline.gutter) {
+      const band = this.timeline.bands.find(({ span }) => span[0] <= this.timeline.timeAt(x) && this.timeline.timeAt(x) < span[1]);
+      if (band) this.timeline.callbacks.iteration?.(band.index);
       return;
     }
-    const found = this.at.hit(x, y);
-    if (found?.bubble >= 0) this.at.selectBubble(found.bubble);
-    else this.at.select(found?.row ?? -1);
+    const found = this.timeline.hit(x, y);
+    if (found?.bubble >= 0) this.timeline.selectBubble(found.bubble);
+    else this.timeline.select(found?.row ?? -1);
   }
 
-  twice(event) {
-    const found = this.at.hit(...this.place(event));
-    if (!found || found.row < 0) this.at.whole();
+  onDoubleClick(event) {
+    const found = this.timeline.hit(...this.locate(event));
+    if (!found || found.row < 0) this.timeline.whole();
     else {
-      const { start_ns: start, length_ns: length } = this.at.run.operations;
-      this.at.show(start[found.row] - 2 * length[found.row], start[found.row] + 3 * length[found.row]);
+      const { start_ns: start, length_ns: length } = this.timeline.run.operations;
+      this.timeline.show(start[found.row] - 2 * length[found.row], start[found.row] + 3 * length[found.row]);
     }
   }
 
   hover(x, y) {
-    const found = this.at.hit(x, y);
-    const changed = found?.row !== this.at.hovered?.row || found?.bubble !== this.at.hovered?.bubble;
-    this.at.hovered = found;
-    const lines = found ? this.at.callbacks.describe(found) : [];
-    this.at.tip.replaceChildren(...lines.map((line, at) => element(at ? "div" : "strong", {}, line)));
-    this.at.tip.hidden = !lines.length;
+    const found = this.timeline.hit(x, y);
+    const changed = found?.row !== this.timeline.hovered?.row || found?.bubble !== this.timeline.hovered?.bubble;
+    this.timeline.hovered = found;
+    const lines = found ? this.timeline.callbacks.describe(found) : [];
+    this.timeline.tip.replaceChildren(...lines.map((line, at) => element(at ? "div" : "strong", {}, line)));
+    this.timeline.tip.hidden = !lines.length;
     if (lines.length) {
-      const right = x + 16 + this.at.tip.offsetWidth > this.at.width;
-      this.at.tip.style.left = `${right ? Math.max(0, x - 12 - this.at.tip.offsetWidth) : x + 16}px`;
-      this.at.tip.style.top = `${y + 14}px`;
+      const right = x + 16 + this.timeline.tip.offsetWidth > this.timeline.width;
+      this.timeline.tip.style.left = `${right ? Math.max(0, x - 12 - this.timeline.tip.offsetWidth) : x + 16}px`;
+      this.timeline.tip.style.top = `${y + 14}px`;
     }
-    if (changed) this.at.draw();
+    if (changed) this.timeline.draw();
   }
 
   unhover() {
-    this.at.tip.hidden = true;
-    this.at.hovered = null;
+    this.timeline.tip.hidden = true;
+    this.timeline.hovered = null;
   }
 
-  left() {
-    if (this.at.tip.hidden && !this.at.hovered) return;
+  onLeave() {
+    if (this.timeline.tip.hidden && !this.timeline.hovered) return;
     this.unhover();
-    this.at.draw();
+    this.timeline.draw();
   }
 
-  keyed(event) {
+  onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const keys = {
-      ArrowLeft: () => this.at.pan(-0.15), ArrowRight: () => this.at.pan(0.15),
-      ArrowUp: () => this.at.step(0, -1), ArrowDown: () => this.at.step(0, 1),
-      "+": () => this.at.zoom(1 / 1.5), "=": () => this.at.zoom(1 / 1.5), "-": () => this.at.zoom(1.5),
-      0: () => this.at.whole(), Home: () => this.at.whole(),
-      n: () => this.at.step(1, 0), p: () => this.at.step(-1, 0),
-      b: () => this.at.stepBubble(event.shiftKey ? -1 : 1),
-      s: () => this.at.setWindow([this.at.fromNs, this.at.untilNs]),
+      ArrowLeft: () => this.timeline.pan(-0.15), ArrowRight: () => this.timeline.pan(0.15),
+      ArrowUp: () => this.timeline.step(0, -1), ArrowDown: () => this.timeline.step(0, 1),
+      "+": () => this.timeline.zoom(1 / 1.5), "=": () => this.timeline.zoom(1 / 1.5), "-": () => this.timeline.zoom(1.5),
+      0: () => this.timeline.whole(), Home: () => this.timeline.whole(),
+      n: () => this.timeline.step(1, 0), p: () => this.timeline.step(-1, 0),
+      b: () => this.timeline.stepBubble(event.shiftKey ? -1 : 1),
+      s: () => this.timeline.setWindow([this.timeline.fromNs, this.timeline.untilNs]),
       Escape: () => this.escape(),
     };
     const act = keys[event.key] ?? keys[event.key.toLowerCase()];
     if (!act) return;
     event.preventDefault();
-    this.left();
+    this.onLeave();
     act();
   }
 
   // Cancels the most recent action first.
   escape() {
     if (this.drag) this.drag = null;
-    if (this.at.window && this.at.selected < 0 && this.at.selectedBubble < 0) this.at.setWindow(null);
-    else this.at.select(-1);
+    if (this.timeline.window && this.timeline.selected < 0 && this.timeline.selectedBubble < 0) this.timeline.setWindow(null);
+    else this.timeline.select(-1);
   }
 }

@@ -4,13 +4,13 @@
 
 const IDLE_LANE = "idle";
 
-function runOfIdle(whole) {
+function makeIdleRun(whole) {
   const { idle, tables } = whole;
   const busy = { ...tables.busy, name: tables.busy.code };
   const gaps = { ...tables.gaps, cause: tables.gaps.code };
   const spans = { ...tables.spans, iteration: tables.spans.code };
   const column = (rows, value) => new Int32Array(rows).fill(value);
-  const filled = (own, names) => ({ ...Object.fromEntries(names.map((name) => [name, column(own.rows, -1)])), ...own });
+  const filled = (columns, names) => ({ ...Object.fromEntries(names.map((name) => [name, column(columns.rows, -1)])), ...columns });
   const lanes = [...idle.lanes.map(([name]) => name), IDLE_LANE];
   const laneOf = Int32Array.from(busy.rank, (rank) => rank % lanes.length);
   const empty = { rows: 0, rank: column(0), operation: column(0), start_ns: new Float64Array(0), length_ns: new Float64Array(0) };

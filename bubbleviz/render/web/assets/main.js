@@ -6,63 +6,63 @@ const byId = (id) => document.getElementById(id);
 
 function showHead(run) {
   const { report } = run;
-  const [mean, range] = headlineOf(report);
+  const [mean, range] = describeHeadline(report);
   const exact = mean === null || mean === undefined ? null : `${(100 * mean).toPrecision(10)} %`;
   byId("headline").replaceChildren(element("strong", { title: exact }, percent(mean)), element("span", {}, range));
   const { name, idle } = run.data.measure;
   byId("headline-name").textContent = `${name[0].toUpperCase()}${name.slice(1)}`;
   byId("causes-title").textContent = `What the ${idle} is made of`;
-  const words = run.ratioDefinitions.find((own) => own.name === report.headline)?.words;
+  const words = run.ratioDefinitions.find((ratio) => ratio.name === report.headline)?.words;
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
   // Iterations that have the primary ratio. The last iteration has no period.
   const averaged = report.summary.bubble_ratio[report.headline].n;
-  const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
+  const schedule = report.schedule?.name ? `, schedule ${cleanText(report.schedule.name, 60)}` : "";
   byId("about").textContent =
-    `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
-    `Headline ratio: ${report.headline} (${clean(report.headline_reason, 400).replace(/\.$/, "")}).`;
-  byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "No recommendations.";
+    `${formatCount(report.ranks.length, "rank")} on ${formatCount(hosts, "host")}, ${averaged} of ${formatCount(report.iterations.length, "iteration")} averaged${schedule}. ` +
+    `Headline ratio: ${report.headline} (${cleanText(report.headline_reason, 400).replace(/\.$/, "")}).`;
+  byId("advice").textContent = report.what_to_do_first ? cleanText(report.what_to_do_first, 800) : "No recommendations.";
   const further = (report.then ?? []).map((index) => report.advice[index]);
   for (const advice of further.reverse()) {
-    byId("advice").after(element("p", {}, `Then: ${clean(advice.sentence, 300)}`));
+    byId("advice").after(element("p", {}, `Then: ${cleanText(advice.sentence, 300)}`));
   }
-  const [title, date] = titleOf(report);
+  const [title, date] = nameReport(report);
   byId("run-title").textContent = title;
   byId("run-date").textContent = date;
   document.title = `${percent(mean)} ${idle}, ${title}`;
 }
 
 // The names of the profiles, and when they were recorded.
-function titleOf(report) {
-  const names = report.profiles.map((own) => clean(own.path, 300).split("/").at(-1));
-  const more = names.length > 1 ? ` and ${counted(names.length - 1, "other profile")}` : "";
-  const dates = report.profiles.map(dated).filter(Boolean).sort();
-  return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "recording date unknown"];
+function nameReport(report) {
+  const names = report.profiles.map((profile) => cleanText(profile.path, 300).split("/").at(-1));
+  const more = names.length > 1 ? ` and ${formatCount(names.length - 1, "other profile")}` : "";
+  const dates = report.profiles.map(formatDate).filter(Boolean).sort();
+  return [cleanText(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "recording date unknown"];
 }
 
 // Phase names in the legend.
 const NAMES = { busy: "busy: compute, communication or copies", F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
 
 function showLegend(run, timeline) {
-  const running = paintsByPhase(run, run.data.compute_phases)
+  const running = listPaintsByPhase(run, run.data.compute_phases)
     .map(([name, shades]) => [NAMES[name] ?? name, shades])
-    .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name}, by chunk` : name));
-  if (run.culprits.size) running.push(element("li", {}, run.outliers.length ? `► outlier: ${run.outliers.map((own) => `${clean(own.name, 60)}, ${clean(own.why, 120)}`).join("; ")}` : "► see What to do first"));
-  if (run.unattributed.rows) running.push(element("li", {}, swatch(run.data.unattributed_color), "unattributed compute"));
+    .map(([name, shades]) => element("li", {}, ...shades.map(makeBandedSwatch), shades.length > 1 ? `${name}, by chunk` : name));
+  if (run.culprits.size) running.push(element("li", {}, run.outliers.length ? `► outlier: ${run.outliers.map((outlier) => `${cleanText(outlier.name, 60)}, ${cleanText(outlier.why, 120)}`).join("; ")}` : "► see What to do first"));
+  if (run.unattributed.rows) running.push(element("li", {}, makeSwatch(run.data.unattributed_color), "unattributed compute"));
   if (timeline.lanes.communication && run.communication.rows) {
     const { paint } = run.operations;
-    running.push(element("li", {}, banded(run.data.paints[paint[run.communication.operation[0]]].bands), "communication kernels"));
+    running.push(element("li", {}, makeBandedSwatch(run.data.paints[paint[run.communication.operation[0]]].bands), "communication kernels"));
   }
-  if (timeline.lanes.critical && run.critical.size) running.push(element("li", {}, swatch(timeline.ink.accent), "critical path"));
+  if (timeline.lanes.critical && run.critical.size) running.push(element("li", {}, makeSwatch(timeline.ink.accent), "critical path"));
   const idle = [];
   if (timeline.lanes.causes) {
     const used = new Set(run.bubbleRows.cause);
-    run.data.causes.forEach((own, at) => {
-      if (used.has(at) && own.color !== run.data.rest) idle.push(element("li", { title: own.meaning }, swatch(own.color), own.name));
+    run.data.causes.forEach((cause, at) => {
+      if (used.has(at) && cause.color !== run.data.rest) idle.push(element("li", { title: cause.meaning }, makeSwatch(cause.color), cause.name));
     });
-    if (run.data.causes.some((own, at) => used.has(at) && own.color === run.data.rest)) idle.push(element("li", {}, swatch(run.data.rest), "everything else"));
+    if (run.data.causes.some((cause, at) => used.has(at) && cause.color === run.data.rest)) idle.push(element("li", {}, makeSwatch(run.data.rest), "everything else"));
   } else {
-    const hatched = swatch("none");
+    const hatched = makeSwatch("none");
     hatched.classList.add("hatched");
     idle.push(element("li", {}, hatched, "bubble"));
   }
@@ -71,24 +71,24 @@ function showLegend(run, timeline) {
 }
 
 // Returns the distinct fills of each phase that occurs, in the order of chunks.
-function paintsByPhase(run, phases) {
+function listPaintsByPhase(run, phases) {
   const { paint, phase, chunk, rows } = run.operations;
   const found = new Map(phases.map((code) => [code, new Map()]));
   for (let i = 0; i < rows; i += 1) found.get(phase[i])?.set(paint[i], chunk[i]);
-  return [...found].filter(([, own]) => own.size).map(([code, own]) => [
+  return [...found].filter(([, paints]) => paints.size).map(([code, paints]) => [
     run.data.phases[code],
-    [...own].sort((a, b) => a[1] - b[1]).map(([id]) => run.data.paints[id].bands),
+    [...paints].sort((a, b) => a[1] - b[1]).map(([id]) => run.data.paints[id].bands),
   ]);
 }
 
-function banded(bands) {
+function makeBandedSwatch(bands) {
   let at = 0;
   const stops = bands.map(([share, color]) => {
     const from = at;
     at += 100 * share;
     return `${color} ${from}% ${at}%`;
   });
-  const made = swatch("none");
+  const made = makeSwatch("none");
   made.style.background = `linear-gradient(${stops.join(", ")})`;
   return made;
 }
@@ -97,7 +97,7 @@ function banded(bands) {
 
 function fillControls(run, timeline, charts) {
   const chosen = byId("iteration");
-  chosen.append(element("option", { value: "" }, "whole run"), ...timeline.bands.map((own) => element("option", { value: own.index }, own.name)));
+  chosen.append(element("option", { value: "" }, "whole run"), ...timeline.bands.map((band) => element("option", { value: band.index }, band.name)));
   chosen.addEventListener("change", () => chosen.value === "" ? timeline.whole() : timeline.callbacks.iteration(Number(chosen.value)));
   byId("rows").value = timeline.by;
   byId("rows").addEventListener("change", (event) => timeline.setRows(event.target.value));
@@ -139,7 +139,7 @@ function fillControls(run, timeline, charts) {
   });
   for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", recolored);
   if (run.data.idle) {
-    for (const own of document.querySelectorAll('#rows, [data-lane="communication"], [data-lane="critical"]')) own.parentElement.hidden = true;
+    for (const control of document.querySelectorAll('#rows, [data-lane="communication"], [data-lane="critical"]')) control.parentElement.hidden = true;
     byId("find").placeholder = "device or kernel";
     document.querySelector(".skip").href = "#Devices";
     return;
@@ -156,61 +156,61 @@ function fillControls(run, timeline, charts) {
 
 function fillPanels(run, timeline) {
   const fill = (id, ...parts) => byId(`${id}-panel`).append(...parts.filter(Boolean));
-  const parts = bubbleParts(run);
-  byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "This report was written by an older version and does not contain the parts of the bubble.")]);
-  fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
-  fill("bubbles", bubblesList(run, timeline));
-  const changes = changesTable(run);
-  const hint = run.report.what_if ? null : quiet("To compare other schedules, pass --what-if to bubbleviz analyze.");
-  fill("changes", ...(changes ? [...explained("changes", changes), hint] : [quiet("Unknown for this run.")]));
-  fillIf(run.report.what_if, "what-if", () => otherSchedules(run));
-  fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
-  fill("slowdown", ...slowdownPanel(run));
-  fillIf(run.report.chunk_costs?.length, "chunks", () => chunksPanel(run));
-  fillIf(run.report.memory, "memory", () => memoryPanel(run));
+  const parts = listBubbleParts(run);
+  byId("parts-panel").append(...parts.length ? [makePartsBar(parts), ...explainTable("causes", makePartsTable(parts))] : [makeNote(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "This report was written by an older version and does not contain the parts of the bubble.")]);
+  fill("ratios", ...explainTable("bubble ratios", makeRatiosTable(run)), listDefinitions(run));
+  fill("bubbles", makeBubblesList(run, timeline));
+  const changes = makeChangesTable(run);
+  const hint = run.report.what_if ? null : makeNote("To compare other schedules, pass --what-if to bubbleviz analyze.");
+  fill("changes", ...(changes ? [...explainTable("changes", changes), hint] : [makeNote("Unknown for this run.")]));
+  fillIf(run.report.what_if, "what-if", () => compareSchedules(run));
+  fill("times", ...explainTable("phase times by stage", makePhaseTimesTable(run)));
+  fill("slowdown", ...makeSlowdownPanel(run));
+  fillIf(run.report.chunk_costs?.length, "chunks", () => makeChunksPanel(run));
+  fillIf(run.report.memory, "memory", () => makeMemoryPanel(run));
   fillRanks(run);
-  fill("clocks", ...explained("clocks", clocksTable(run)));
-  fill("limitations", limitations(run));
-  fill("provenance", ...provenance(run));
+  fill("clocks", ...explainTable("clocks", makeClocksTable(run)));
+  fill("limitations", listLimitations(run));
+  fill("provenance", ...describeProvenance(run));
 }
 
 // Fills a section that only some runs have. If there is no content, removes the section and its link.
 function fillIf(known, id, content) {
   if (known) byId(`${id}-panel`).append(...content());
-  else for (const own of [byId(`${id}-section`), document.querySelector(`#contents a[href="#${id}-section"]`).parentElement]) own.remove();
+  else for (const part of [byId(`${id}-section`), document.querySelector(`#contents a[href="#${id}-section"]`).parentElement]) part.remove();
 }
 
 // Fills the tables that list ranks: all ranks, or the ranks in the timeline.
 function fillRanks(run) {
   const fill = (id, ...parts) => byId(`${id}-panel`).replaceChildren(...parts.filter(Boolean));
-  const which = () => run.data.many ? [quiet(`${partName(run)}: to show another part of the run, choose it in section Pipelines.`)] : [];
-  fill("ranks", ...which(), ...explained("ranks", ranksTable(run)));
-  const communications = communicationTable(run);
-  fill("communication", ...(communications ? [...which(), ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
-  fill("coverage", ...which(), ...explained("coverage", coverageTable(run)), ...outside(run));
+  const which = () => run.data.many ? [makeNote(`${namePart(run)}: to show another part of the run, choose it in section Pipelines.`)] : [];
+  fill("ranks", ...which(), ...explainTable("ranks", makeRanksTable(run)));
+  const communications = makeCommunicationTable(run);
+  fill("communication", ...(communications ? [...which(), ...explainTable("communication", communications)] : [makeNote("No communication was recorded.")]));
+  fill("coverage", ...which(), ...explainTable("coverage", makeCoverageTable(run)), ...listUnattributed(run));
 }
 
 // The longest bubbles in words. A click on one shows it in the timeline.
-function bubblesList(run, timeline) {
+function makeBubblesList(run, timeline) {
   const { longest_bubbles: all } = run.report;
-  if (!all?.length) return quiet("No idle interval stands out.");
+  if (!all?.length) return makeNote("No idle interval stands out.");
   const { rank, start_ns: start } = run.bubbleRows;
-  return list(all.map((own) => {
-    const at = BigInt(own.start_ns) - BigInt(run.data.base_ns);
-    const words = clean(own.sentence, 500);
-    if (run.data.shards) return element("button", { type: "button", class: "link", onclick: () => run.showBubble(own.rank, Number(at)) }, words);
-    const row = start.findIndex((ns, i) => ns === Number(at) && rank[i] === own.rank);
+  return list(all.map((longBubble) => {
+    const at = BigInt(longBubble.start_ns) - BigInt(run.data.base_ns);
+    const words = cleanText(longBubble.sentence, 500);
+    if (run.data.shards) return element("button", { type: "button", class: "link", onclick: () => run.showBubble(longBubble.rank, Number(at)) }, words);
+    const row = start.findIndex((ns, i) => ns === Number(at) && rank[i] === longBubble.rank);
     return row < 0 ? words : element("button", { type: "button", class: "link", onclick: () => timeline.selectBubble(row, { reveal: true }) }, words);
   }));
 }
 
 // Marks the current section in the table of contents.
 function followContents() {
-  const links = new Map([...document.querySelectorAll("#contents a")].map((own) => [own.getAttribute("href").slice(1), own]));
+  const links = new Map([...document.querySelectorAll("#contents a")].map((link) => [link.getAttribute("href").slice(1), link]));
   const sections = [...links.keys()].map(byId);
   const mark = () => {
     const line = byId("contents").getBoundingClientRect().bottom + 40;
-    const current = sections.filter((own) => own.getBoundingClientRect().top <= line).at(-1) ?? sections[0];
+    const current = sections.filter((section) => section.getBoundingClientRect().top <= line).at(-1) ?? sections[0];
     for (const [id, link] of links) {
       if (id === current.id) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
@@ -223,9 +223,9 @@ function followContents() {
 // --- runs with many ranks: one pipeline at a time
 
 // The name of the pipelines or ranks that the timeline shows if there are many ranks.
-function partName(run) {
-  const shown = listedRanks(run);
-  const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((own) => own !== null);
+function namePart(run) {
+  const shown = listRanks(run);
+  const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((pipeline) => pipeline !== null);
   if (!numbers.length) return `Ranks ${run.listed[0]} to ${run.listed[1] - 1}`;
   return numbers.length === 1 ? `Pipeline p${numbers[0]}` : `Pipelines p${numbers[0]} to p${numbers.at(-1)}`;
 }
@@ -234,18 +234,18 @@ function partName(run) {
 async function takeShard(run, shards, place) {
   const { first, last } = shards.all[place];
   run.take(await shards.tables(place), first, last);
-  byId("timeline-title").textContent = `Timeline: ${partName(run)}`;
-  byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
+  byId("timeline-title").textContent = `Timeline: ${namePart(run)}`;
+  byId("heat-title").textContent = `Operations: phase times by microbatch, ${namePart(run).toLowerCase()}`;
 }
 
 // The first shard to show: the one with the requested rank, or else with a rank that the first advice
 // is about, or else with the median bubble ratio.
-function firstShard(run, shards) {
+function chooseFirstShard(run, shards) {
   for (const rank of [run.data.shown_rank, ...run.culprits]) {
     const place = rank === null ? -1 : shards.of(rank);
     if (place >= 0) return place;
   }
-  const means = shards.all.map(({ first, last }) => meanOf(run.means.ratio.slice(first, last), (own) => own));
+  const means = shards.all.map(({ first, last }) => computeMean(run.means.ratio.slice(first, last), (value) => value));
   const known = means.map((mean, at) => [mean, at]).filter(([mean]) => mean !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   return known.length ? known[(known.length - 1) >> 1][1] : 0;
 }
@@ -262,21 +262,21 @@ function fillOverview(run, shards, shown, drawn) {
     missing.hidden = place >= 0;
     if (place < 0) {
       if (!shards) {
-        run.listed = run.alikeRange(rank);
+        run.listed = run.findPipelineRange(rank);
         fillRanks(run);
       }
       missing.textContent = `This page does not contain the operations of ${run.rankLabel(rank)}. To draw them, run: bubbleviz analyze -o FILE.svg --ranks ${rank}.`;
       return false;
     }
     latest.wanted += 1;
-    const own = latest.wanted;
+    const request = latest.wanted;
     if (run.first !== shards.all[place].first) {
       await takeShard(run, shards, place);
-      if (own !== latest.wanted) return false;
+      if (request !== latest.wanted) return false;
       drawn();
     }
     overview.mark(place);
-    byId("live").textContent = `${partName(run)} is shown in the timeline.`;
+    byId("live").textContent = `${namePart(run)} is shown in the timeline.`;
     byId("timeline-section").scrollIntoView({ block: "start" });
     return true;
   };
@@ -286,9 +286,9 @@ function fillOverview(run, shards, shown, drawn) {
   byId("overview-panel").append(
     element("div", { class: "pair" },
       element("div", {}, element("h3", {}, "Outliers"), ...listOutliers(run, show)),
-      element("div", {}, element("h3", {}, "Distribution over ranks"), ...explained("distribution over ranks", spreadTable(run)))),
-    ...(left ? [quiet(`This page does not contain the operations of ${counted(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
-    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));
+      element("div", {}, element("h3", {}, "Distribution over ranks"), ...explainTable("distribution over ranks", makeSpreadTable(run)))),
+    ...(left ? [makeNote(`This page does not contain the operations of ${formatCount(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
+    ...(shards && shards.unitNs > 1 ? [makeNote(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));
   run.showBubble = async (rank, atNs) => {
     if (!(await show(rank))) return;
     const { start_ns: start, rank: ranks } = run.bubbleRows;
@@ -299,17 +299,17 @@ function fillOverview(run, shards, shown, drawn) {
 }
 
 async function main() {
-  const carried = await loaded();
-  const whole = carried.idle ? runOfIdle(carried) : carried;
+  const carried = await loadPage();
+  const whole = carried.idle ? makeIdleRun(carried) : carried;
   const run = new Run(whole);
   const shards = whole.shards ? new Shards(whole) : null;
-  const shown = shards ? firstShard(run, shards) : -1;
+  const shown = shards ? chooseFirstShard(run, shards) : -1;
   if (shards) await takeShard(run, shards, shown);
   // A page about idle time has devices instead of ranks, and a different head and tables.
   const { idle } = whole;
   if (!idle) showHead(run);
   const callbacks = {
-    describe: (found) => brief(run, found),
+    describe: (found) => describeBriefly(run, found),
     selected: (row, bubble) => bubble >= 0 ? showBubble(run, timeline, bubble) : showOperation(run, timeline, row),
     windowed: (range) => showWindow(run, range),
     wholeShown: () => { byId("iteration").value = ""; },
@@ -351,7 +351,7 @@ async function main() {
   await new Promise((next) => setTimeout(next, 30));
   await charts.all();
   document.body.dataset.ready = performance.now().toFixed(0);
-  return { run, timeline, charts, parts: idle ? [] : bubbleParts(run), significant, percent, many, shards };
+  return { run, timeline, charts, parts: idle ? [] : listBubbleParts(run), significant, percent, many, shards };
 }
 
 window.bubbleviz = main().catch((error) => {

@@ -72,7 +72,7 @@ const MEANINGS = {
 };
 
 // The meaning of a column, whose name may end in its unit.
-function meaningOf(name) {
+function findMeaning(name) {
   const plain = name.replace(/, (s|ms|µs|ns|ppm)$/, "");
   return MEANINGS[name] ?? MEANINGS[plain] ?? null;
 }

@@ -5,14 +5,14 @@ const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", 
 // Marks an unknown value in a column of integers. Smaller values are unknown as well.
 const UNKNOWN = -2000000000;
 
-function meanOf(own, of) {
-  const values = own.map(({ ranks, at }) => of(ranks, at)).filter((value) => value !== null && value !== undefined);
+function computeMean(entries, of) {
+  const values = entries.map(({ ranks, at }) => of(ranks, at)).filter((value) => value !== null && value !== undefined);
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
 // For each rank, its entries in the averaged iterations: the columns of the iteration, and the index
 // of the rank in these columns.
-function entriesByRank(run) {
+function listEntriesByRank(run) {
   const entries = run.report.ranks.map(() => []);
   for (const iteration of run.report.iterations) {
     const { ranks } = iteration;
@@ -21,14 +21,14 @@ function entriesByRank(run) {
   return entries;
 }
 
-function meansOfRanks(run) {
-  return run.data.meansTable ? carriedMeans(run) : meansOfEntries(run);
+function getMeans(run) {
+  return run.data.meansTable ? readMeans(run) : computeMeans(run);
 }
 
-function meansOfEntries(run) {
+function computeMeans(run) {
   const { headline } = run.report;
-  const entries = entriesByRank(run);
-  const each = (of) => entries.map((own) => meanOf(own, of));
+  const entries = listEntriesByRank(run);
+  const each = (of) => entries.map((rankEntries) => computeMean(rankEntries, of));
   const labels = run.data.compute_phases.map((code) => run.data.phases[code]);
   const phases = labels.filter((phase) => entries.some((all) => all.some(({ ranks, at }) => ranks.busy_ns[phase][at])));
   return {
@@ -40,7 +40,7 @@ function meansOfEntries(run) {
   };
 }
 
-function carriedMeans(run) {
+function readMeans(run) {
   const table = run.data.meansTable;
   const column = (name, share = 1) => Array.from(table[name], (value) => value <= UNKNOWN ? null : value * share);
   // Columns with a common prefix, keyed by the part between prefix and unit: F for busy_F_ns.
@@ -53,7 +53,7 @@ function carriedMeans(run) {
 }
 
 // The distribution of values: minimum, median, 95th percentile and maximum. Nulls are ignored.
-function distribution(values) {
+function measureDistribution(values) {
   const sorted = Float64Array.from(values.filter((value) => value !== null)).sort();
   if (!sorted.length) return null;
   const at = (share) => {
@@ -66,12 +66,12 @@ function distribution(values) {
 }
 
 // The value of each rank divided by the median of its stage, or null if the rank has no value.
-function toMedianOfStage(run, values) {
+function divideByStageMedian(run, values) {
   const byStage = new Map();
   run.report.ranks.forEach(({ stage }, rank) => {
     if (values[rank] !== null) (byStage.get(stage) ?? byStage.set(stage, []).get(stage)).push(values[rank]);
   });
-  const medians = new Map([...byStage].map(([stage, own]) => [stage, distribution(own).median]));
+  const medians = new Map([...byStage].map(([stage, stageValues]) => [stage, measureDistribution(stageValues).median]));
   return values.map((value, rank) => {
     const middle = medians.get(run.report.ranks[rank].stage);
     return value === null || !(middle > 0) ? null : value / middle;

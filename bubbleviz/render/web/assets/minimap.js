@@ -3,15 +3,15 @@
 
 class Minimap {
   constructor(timeline) {
-    this.at = timeline;
+    this.timeline = timeline;
     this.canvas = document.getElementById("minimap");
     const move = (event) => {
       if (!(event.buttons & 1)) return;
-      const { run } = this.at;
+      const { run } = this.timeline;
       const box = this.canvas.getBoundingClientRect();
       const middle = run.startNs + ((event.clientX - box.left) / box.width) * (run.endNs - run.startNs);
-      const half = (this.at.untilNs - this.at.fromNs) / 2;
-      this.at.show(middle - half, middle + half);
+      const half = (this.timeline.untilNs - this.timeline.fromNs) / 2;
+      this.timeline.show(middle - half, middle + half);
     };
     this.canvas.addEventListener("pointerdown", (event) => {
       this.canvas.setPointerCapture(event.pointerId);
@@ -22,7 +22,7 @@ class Minimap {
 
   // The time in which operations ran, summed over the ranks, for each pixel column.
   busy(columns) {
-    const { run } = this.at;
+    const { run } = this.timeline;
     if (this.counted?.length === columns && this.of === run.operations) return this.counted;
     const sums = new Float64Array(columns);
     const perNs = columns / (run.endNs - run.startNs);
@@ -36,7 +36,7 @@ class Minimap {
   }
 
   paint() {
-    const { run, ink, fromNs, untilNs, gutter, scale } = this.at;
+    const { run, ink, fromNs, untilNs, gutter, scale } = this.timeline;
     const { canvas } = this;
     const [wide, tall] = [canvas.clientWidth, canvas.clientHeight];
     if (!wide || !gutter) return;

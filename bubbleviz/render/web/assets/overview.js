@@ -5,7 +5,7 @@ const CELL_WIDTH = [5, 16];
 const CELL_HEIGHT = [2, 10];
 const BAND_GAP = 16;
 const OVERVIEW_GUTTER = 92;
-const MOST_TALL = 560;
+const MAX_HEIGHT = 560;
 // Colors of values below, at and above the median.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
 
@@ -18,7 +18,7 @@ class Overview {
     this.context = this.canvas.getContext("2d");
     this.columns = this.pipelines();
     this.stages = [...new Set(run.report.ranks.map((rank) => rank.stage))].sort((a, b) => a - b);
-    this.measures = this.known();
+    this.measures = this.listMeasures();
     this.measure = this.measures[0];
     this.cursor = [0, 0];
     this.shown = -1;
@@ -49,13 +49,13 @@ class Overview {
 
   // The quantities that cells can show: the bubble ratio, and the time of each phase relative to the
   // median of its stage.
-  known() {
+  listMeasures() {
     const { means } = this.run;
-    const middle = distribution(means.ratio)?.median ?? 0;
+    const middle = measureDistribution(means.ratio)?.median ?? 0;
     const found = [{ name: `${this.run.data.measure.name}`, values: means.ratio, middle, least: 0.01, words: percent }];
     for (const [phase, values] of Object.entries(means.busy)) {
       const words = (times) => times === null ? "–" : `${significant(times)} times the stage’s median`;
-      found.push({ name: `${phase} time / the stage’s median`, values: toMedianOfStage(this.run, values), middle: 1, least: 0.05, words });
+      found.push({ name: `${phase} time / the stage’s median`, values: divideByStageMedian(this.run, values), middle: 1, least: 0.05, words });
     }
     return found;
   }
@@ -63,19 +63,19 @@ class Overview {
   choose(at) {
     this.measure = this.measures[at];
     const away = this.measure.values.filter((value) => value !== null).map((value) => Math.abs(value - this.measure.middle));
-    this.reach = Math.max(this.measure.least, away.reduce((most, own) => Math.max(most, own), 0) * 0.8);
+    this.reach = Math.max(this.measure.least, away.reduce((most, distance) => Math.max(most, distance), 0) * 0.8);
     this.values = this.columns.map((column) => this.stages.map((stage) => this.valueOf(column.cells.get(stage))));
     this.paint();
     const { middle, words } = this.measure;
     byId("overview-legend").replaceChildren(...[middle - this.reach, middle, middle + this.reach].map((value, place) =>
-      element("li", {}, swatch(DIVERGING[place]), words(value) + (place === 0 ? " or less" : place === 2 ? " or more" : ""))));
+      element("li", {}, makeSwatch(DIVERGING[place]), words(value) + (place === 0 ? " or less" : place === 2 ? " or more" : ""))));
   }
 
   // Returns the value of a cell: the value of its rank that differs most from the median.
   valueOf(ranks) {
     const known = (ranks ?? []).map((rank) => this.measure.values[rank]).filter((value) => value !== null);
     const away = (value) => Math.abs(value - this.measure.middle);
-    return known.length ? known.reduce((most, own) => (away(own) > away(most) ? own : most)) : null;
+    return known.length ? known.reduce((most, value) => (away(value) > away(most) ? value : most)) : null;
   }
 
   // --- geometry
@@ -87,7 +87,7 @@ class Overview {
     this.perBand = Math.max(1, Math.min(count, Math.floor(room / this.wide)));
     this.bands = Math.ceil(count / this.perBand);
     const rows = this.stages.length;
-    this.tall = Math.min(CELL_HEIGHT[1], Math.max(CELL_HEIGHT[0], Math.floor((MOST_TALL / this.bands - BAND_GAP) / rows)));
+    this.tall = Math.min(CELL_HEIGHT[1], Math.max(CELL_HEIGHT[0], Math.floor((MAX_HEIGHT / this.bands - BAND_GAP) / rows)));
     this.bandHeight = this.tall * rows + BAND_GAP;
     this.height = this.bands * this.bandHeight;
     this.scale = Math.max(window.devicePixelRatio || 1, matchMedia("print").matches ? 2 : 1);
@@ -121,7 +121,7 @@ class Overview {
     c.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     c.fillStyle = ink("paper");
     c.fillRect(0, 0, this.width, this.height);
-    const colors = DIVERGING.map(channels);
+    const colors = DIVERGING.map(parseColor);
     const between = this.wide > 6 && this.tall > 4 ? 1 : 0;
     this.values.forEach((rows, column) => rows.forEach((value, row) => {
       const [x, y] = this.corner(column, row);
@@ -179,7 +179,7 @@ class Overview {
 
   colorOf(value, [low, middle, high]) {
     const share = Math.max(-1, Math.min(1, (value - this.measure.middle) / this.reach));
-    const pixel = mixed(middle, share < 0 ? low : high, Math.abs(share));
+    const pixel = mixColors(middle, share < 0 ? low : high, Math.abs(share));
     return `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;
   }
 
@@ -200,16 +200,16 @@ class Overview {
       this.open();
     });
     for (const kind of ["focus", "blur"]) canvas.addEventListener(kind, () => this.paint());
-    canvas.addEventListener("keydown", (event) => this.keyed(event));
+    canvas.addEventListener("keydown", (event) => this.onKey(event));
     const measures = byId("overview-measure");
-    measures.append(...this.measures.map((own, at) => element("option", { value: at }, own.name)));
+    measures.append(...this.measures.map((measure, at) => element("option", { value: at }, measure.name)));
     measures.addEventListener("change", () => this.choose(Number(measures.value)));
     const chosen = byId("overview-pipeline");
-    const known = this.columns.map((own) => own.pipeline).filter((own) => own !== null);
+    const known = this.columns.map((column) => column.pipeline).filter((pipeline) => pipeline !== null);
     chosen.parentElement.hidden = !known.length;
     [chosen.min, chosen.max] = [known[0] ?? 0, known.at(-1) ?? 0];
     chosen.addEventListener("change", () => {
-      const at = this.columns.findIndex((own) => String(own.pipeline) === chosen.value);
+      const at = this.columns.findIndex((candidate) => String(candidate.pipeline) === chosen.value);
       if (at < 0) return;
       this.cursor = [at, 0];
       this.open();
@@ -217,11 +217,11 @@ class Overview {
   }
 
   describe([column, row]) {
-    const own = this.columns[column];
-    const ranks = own.cells.get(this.stages[row]) ?? [];
+    const pipeline = this.columns[column];
+    const ranks = pipeline.cells.get(this.stages[row]) ?? [];
     const stage = this.stages[row] === null ? "" : `, stage ${this.stages[row]}`;
-    const labels = ranks.slice(0, 3).map((rank) => clean(this.run.report.ranks[rank].label, 60)).join(", ");
-    return [`${this.name(own)}${stage}`, `${this.measure.name}: ${this.measure.words(this.values[column][row])}`, ranks.length > 3 ? `${labels} and ${ranks.length - 3} more` : labels || "no rank"];
+    const labels = ranks.slice(0, 3).map((rank) => cleanText(this.run.report.ranks[rank].label, 60)).join(", ");
+    return [`${this.name(pipeline)}${stage}`, `${this.measure.name}: ${this.measure.words(this.values[column][row])}`, ranks.length > 3 ? `${labels} and ${ranks.length - 3} more` : labels || "no rank"];
   }
 
   hover(cell, event) {
@@ -235,7 +235,7 @@ class Overview {
     this.tip.style.top = `${event.clientY - box.top + this.canvas.parentElement.scrollTop + 14}px`;
   }
 
-  keyed(event) {
+  onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const [column, row] = this.cursor;
     const moves = { ArrowLeft: [column - 1, row], ArrowRight: [column + 1, row], ArrowUp: [column, row - 1], ArrowDown: [column, row + 1], Home: [0, row], End: [this.columns.length - 1, row] };
@@ -257,7 +257,7 @@ class Overview {
   // Marks the pipeline that the timeline shows.
   mark(shard) {
     this.shown = shard;
-    const column = this.columns.find((own) => own.shard === shard);
+    const column = this.columns.find((candidate) => candidate.shard === shard);
     if (column && column.pipeline !== null) byId("overview-pipeline").value = String(column.pipeline);
     this.paint();
   }
@@ -268,29 +268,29 @@ class Overview {
 // The table of outliers.
 function listOutliers(run, show) {
   const { outliers } = run.report;
-  if (!outliers.length) return [quiet("No rank, host, pipeline or stage stands out.")];
-  const rows = outliers.map((own) => [
-    element("button", { type: "button", class: "link", onclick: () => show(own.ranks[0]) }, `${own.ranks.some((rank) => run.culprits.has(rank)) ? "► " : ""}${clean(own.name, 120)}`),
-    grouped(own.ranks.length), share(own.bubble_ratio), `${own.above_median > 0 ? "+" : ""}${significant(100 * own.above_median, 2)}`, clean(own.why, 120),
+  if (!outliers.length) return [makeNote("No rank, host, pipeline or stage stands out.")];
+  const rows = outliers.map((outlier) => [
+    element("button", { type: "button", class: "link", onclick: () => show(outlier.ranks[0]) }, `${outlier.ranks.some((rank) => run.culprits.has(rank)) ? "► " : ""}${cleanText(outlier.name, 120)}`),
+    formatNumber(outlier.ranks.length), makeShareCell(outlier.bubble_ratio), `${outlier.above_median > 0 ? "+" : ""}${significant(100 * outlier.above_median, 2)}`, cleanText(outlier.why, 120),
   ]);
-  return explained("outliers", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
+  return explainTable("outliers", table(null, ["what", "ranks", "ratio", "vs. median, points", "why"], rows, { id: "standing-out", lastText: true }));
 }
 
 // Distributions over ranks: one row per quantity, and one row per stage for the ratio.
-function spreadTable(run) {
+function makeSpreadTable(run) {
   const { means } = run;
   const times = [...Object.entries(means.busy).map(([phase, values]) => [`${phase} time`, values]), ["bubble", means.bubble]];
-  const unit = commonUnit(times.flatMap(([, values]) => values));
+  const unit = chooseCommonUnit(times.flatMap(([, values]) => values));
   const row = (name, values, words) => {
-    const own = distribution(values);
-    return own && [name, words(own.low), words(own.median), words(own.p95), words(own.high)];
+    const spread = measureDistribution(values);
+    return spread && [name, words(spread.low), words(spread.median), words(spread.p95), words(spread.high)];
   };
   const stages = [...new Set(run.report.ranks.map((rank) => rank.stage))].filter((stage) => stage !== null).sort((a, b) => a - b);
   const of = (stage) => run.report.ranks.filter((rank) => rank.stage === stage).map((rank) => means.ratio[rank.index]);
   const rows = [
-    row("ratio, %", means.ratio, share), row("launch gaps, %", means.gap, share),
-    ...times.map(([name, values]) => row(`${name}, ${unit[1]}`, values, (ns) => time(ns, unit))),
-    ...stages.map((stage) => row(`ratio of stage ${stage}, %`, of(stage), share)),
+    row("ratio, %", means.ratio, makeShareCell), row("launch gaps, %", means.gap, makeShareCell),
+    ...times.map(([name, values]) => row(`${name}, ${unit[1]}`, values, (ns) => makeTimeCell(ns, unit))),
+    ...stages.map((stage) => row(`ratio of stage ${stage}, %`, of(stage), makeShareCell)),
   ];
-  return table(`${counted(run.report.ranks.length, "rank")}, means of the averaged iterations`, ["quantity", "minimum", "median of ranks", "95 %", "maximum"], rows.filter(Boolean), { id: "spread" });
+  return table(`${formatCount(run.report.ranks.length, "rank")}, means of the averaged iterations`, ["quantity", "minimum", "median of ranks", "95 %", "maximum"], rows.filter(Boolean), { id: "spread" });
 }

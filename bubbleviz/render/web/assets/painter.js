@@ -14,13 +14,13 @@ const LANE_SHARE = 0.28;
 // Font sizes of numbers in boxes, px. The first size that fits is used.
 const NUMBER_SIZES = [12, 10, 9];
 // Minimum width of a box with a number, px.
-const LEAST_NUMBERED = 9;
+const MIN_NUMBERED_WIDTH = 9;
 // Opacity of the background over operations that are not selected.
 const PALE = 0.72;
 
 class Painter {
   constructor(timeline) {
-    this.at = timeline;
+    this.timeline = timeline;
     this.spent = new SpentByRank(timeline.run);
     this.raster = new Raster();
     this.marks = new Marks(timeline);
@@ -31,29 +31,29 @@ class Painter {
 
   // Discards the sums of the previous ranks.
   forget() {
-    this.spent = new SpentByRank(this.at.run);
+    this.spent = new SpentByRank(this.timeline.run);
     this.drawn = this.labeled = null;
   }
 
   paint() {
     const began = performance.now();
-    const { context: c } = this.at;
-    if (this.at.plotWidth < 1) return;
+    const { context: c } = this.timeline;
+    if (this.timeline.plotWidth < 1) return;
     const { left, top, wide, tall } = this.plot();
-    const key = JSON.stringify([this.at.fromNs, this.at.untilNs, this.at.rowTop, this.at.by, this.at.lanes, this.at.ink, this.at.chain.size && this.at.selected, wide, tall, this.at.rowHeight]);
+    const key = JSON.stringify([this.timeline.fromNs, this.timeline.untilNs, this.timeline.rowTop, this.timeline.by, this.timeline.lanes, this.timeline.ink, this.timeline.chain.size && this.timeline.selected, wide, tall, this.timeline.rowHeight]);
     if (key !== this.drawn) this.paintRows(wide, tall);
     this.drawn = key;
     c.setTransform(1, 0, 0, 1, 0, 0);
-    if (this.at.printing) this.printRows(left, top);
+    if (this.timeline.printing) this.printRows(left, top);
     else c.putImageData(this.raster.image, left, top);
-    c.setTransform(this.at.scale, 0, 0, this.at.scale, 0, 0);
+    c.setTransform(this.timeline.scale, 0, 0, this.timeline.scale, 0, 0);
     c.textBaseline = "middle";
     this.paintTexts();
     this.paintLabels();
     this.marks.paint();
     this.minimap.paint();
-    this.at.canvas.dataset.tookMs = (performance.now() - began).toFixed(1);
-    this.at.canvas.dataset.work = this.raster.work;
+    this.timeline.canvas.dataset.tookMs = (performance.now() - began).toFixed(1);
+    this.timeline.canvas.dataset.work = this.raster.work;
   }
 
   // When the page is printed, only the canvas's drawing commands are printed, not its pixels.
@@ -61,33 +61,33 @@ class Painter {
     const sheet = document.createElement("canvas");
     [sheet.width, sheet.height] = [this.raster.wide, this.raster.tall];
     sheet.getContext("2d").putImageData(this.raster.image, 0, 0);
-    this.at.context.drawImage(sheet, left, top);
+    this.timeline.context.drawImage(sheet, left, top);
   }
 
   // Position and size of the plot in pixels of the screen.
   plot() {
-    const { scale, canvas } = this.at;
-    const [left, top] = [Math.round(this.at.gutter * scale), Math.round(AXIS_HEIGHT * scale)];
+    const { scale, canvas } = this.timeline;
+    const [left, top] = [Math.round(this.timeline.gutter * scale), Math.round(AXIS_HEIGHT * scale)];
     return { left, top, wide: Math.max(1, canvas.width - left), tall: Math.max(1, canvas.height - top) };
   }
 
   // Half-open range of the rows in view.
   inView() {
-    const { rowTop, rowHeight, rows, height } = this.at;
+    const { rowTop, rowHeight, rows, height } = this.timeline;
     const first = Math.floor(rowTop / rowHeight);
     return [first, Math.min(rows.length, first + Math.ceil((height - AXIS_HEIGHT) / rowHeight) + 1)];
   }
 
   paintRows(wide, tall) {
-    const { ink } = this.at;
+    const { ink } = this.timeline;
     this.colors = {
-      paper: channels(ink.paper), band: channels(ink.band), gap: channels(ink.gap),
-      loose: channels(this.at.run.data.unattributed_color),
-      causes: this.at.run.data.causes.map((own) => channels(own.color)),
-      paints: this.at.run.data.paints.map((own) => own.bands.map(([, color]) => channels(color))),
+      paper: parseColor(ink.paper), band: parseColor(ink.band), gap: parseColor(ink.gap),
+      loose: parseColor(this.timeline.run.data.unattributed_color),
+      causes: this.timeline.run.data.causes.map((cause) => parseColor(cause.color)),
+      paints: this.timeline.run.data.paints.map((paint) => paint.bands.map(([, color]) => parseColor(color))),
     };
     this.raster.begin(wide, tall, this.colors.paper);
-    this.perNs = wide / (this.at.untilNs - this.at.fromNs);
+    this.perNs = wide / (this.timeline.untilNs - this.timeline.fromNs);
     this.texts.length = 0;
     this.cramped = false;
     const [first, last] = this.inView();
@@ -96,18 +96,18 @@ class Painter {
 
   // Converts a time, or a height on the page, to whole pixels.
   pixel(timeNs) {
-    return Math.round((timeNs - this.at.fromNs) * this.perNs);
+    return Math.round((timeNs - this.timeline.fromNs) * this.perNs);
   }
 
   line(y) {
-    return Math.round((y - AXIS_HEIGHT) * this.at.scale);
+    return Math.round((y - AXIS_HEIGHT) * this.timeline.scale);
   }
 
   paintRow(place) {
-    const { rowHeight, lanes, run } = this.at;
-    const { rank } = this.at.rows[place];
+    const { rowHeight, lanes, run } = this.timeline;
+    const { rank } = this.timeline.rows[place];
     const [above, below] = rowHeight > 16 ? [2, 2] : rowHeight > 7 ? [1, 1] : [0, 1];
-    const top = this.at.top(place) + above;
+    const top = this.timeline.top(place) + above;
     const height = rowHeight - above - below;
     const lane = !lanes.communication ? 0 : lanes.operations ? Math.max(2, Math.round(height * LANE_SHARE)) : height;
     const edges = [this.line(top), this.line(top + height - (lane && lanes.operations ? lane + 1 : lane))];
@@ -121,7 +121,7 @@ class Painter {
   }
 
   paintOperations(rank, top, bottom) {
-    const { run, lanes } = this.at;
+    const { run, lanes } = this.timeline;
     if (!lanes.operations) {
       this.paintBubbles(rank, top, bottom);
       return;
@@ -130,32 +130,32 @@ class Painter {
     const dense = this.isDense(run.compute, rank) || (run.data.idle && this.isDense(run.bubbles, rank));
     if (dense) this.paintShares(run.compute, rank, top, bottom, true);
     else this.paintBubbles(rank, top, bottom);
-    this.paintLoose(rank, top, bottom);
+    this.paintUnattributed(rank, top, bottom);
     if (!dense) this.paintBoxes(run.compute, rank, top, bottom, true);
   }
 
   // Whether a rank has more operations in view than can be distinguished.
   isDense(lane, rank) {
-    const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
-    return high - low > this.at.plotWidth * 0.75;
+    const [low, high] = lane.between(rank, this.timeline.fromNs, this.timeline.untilNs);
+    return high - low > this.timeline.plotWidth * 0.75;
   }
 
   pale(pixel) {
-    return this.at.chain.size ? mixed(pixel, this.colors.band, PALE) : pixel;
+    return this.timeline.chain.size ? mixColors(pixel, this.colors.band, PALE) : pixel;
   }
 
   paintShares(lane, rank, top, bottom, withIdle) {
     const work = this.spent.work(lane, rank);
-    const { causes } = this.at.lanes;
+    const { causes } = this.timeline.lanes;
     const idle = withIdle ? this.spent.idle(rank, causes) : { count: 0, until() {} };
-    const idleColors = (causes ? this.colors.causes : [this.colors.gap]).map((own) => this.pale(own));
-    const workColors = work.colors.map((own) => this.pale(channels(own)));
-    this.raster.columns([this.at.fromNs, this.at.untilNs], top, bottom, work, workColors, idle, idleColors);
+    const idleColors = (causes ? this.colors.causes : [this.colors.gap]).map((color) => this.pale(color));
+    const workColors = work.colors.map((color) => this.pale(parseColor(color)));
+    this.raster.columns([this.timeline.fromNs, this.timeline.untilNs], top, bottom, work, workColors, idle, idleColors);
   }
 
   // Visits the intervals in view with their pixels. Only the first of several in the same pixel is visited.
   distinct(lane, rank, visit) {
-    const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
+    const [low, high] = lane.between(rank, this.timeline.fromNs, this.timeline.untilNs);
     const perPixel = 1 / this.perNs;
     let drawnTo = -Infinity;
     for (let i = low; i < high; i += 1) {
@@ -163,7 +163,7 @@ class Painter {
       const end = lane.endNs[i];
       // Continue with the first interval that ends in a later pixel.
       if (end < drawnTo) {
-        i = Math.max(i, above(lane.reachNs, drawnTo, i, high) - 1);
+        i = Math.max(i, findFirstAbove(lane.reachNs, drawnTo, i, high) - 1);
         continue;
       }
       const left = this.pixel(Math.max(start, drawnTo));
@@ -173,27 +173,27 @@ class Painter {
   }
 
   paintBubbles(rank, top, bottom) {
-    const { bubbles } = this.at.run;
-    const { causes } = this.at.lanes;
+    const { bubbles } = this.timeline.run;
+    const { causes } = this.timeline.lanes;
     const colors = this.colors.causes;
     this.distinct(bubbles, rank, (i, left, right) => {
       if (causes) this.raster.box(left, right, top, bottom, colors[bubbles.cause[i]]);
-      else this.raster.pattern(left, right, top, bottom, this.at.hatching);
+      else this.raster.pattern(left, right, top, bottom, this.timeline.hatching);
     });
   }
 
-  paintLoose(rank, top, bottom) {
+  paintUnattributed(rank, top, bottom) {
     const quarter = Math.round((bottom - top) / 4);
-    this.distinct(this.at.run.unattributed, rank, (_, left, right) => {
+    this.distinct(this.timeline.run.unattributed, rank, (_, left, right) => {
       this.raster.box(left, right, top + quarter, Math.max(bottom - quarter, top + quarter + 1), this.colors.loose);
     });
   }
 
   paintBoxes(lane, rank, top, bottom, numbered) {
-    const { run, chain } = this.at;
-    const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
+    const { run, chain } = this.timeline;
+    const [low, high] = lane.between(rank, this.timeline.fromNs, this.timeline.untilNs);
     const { paint } = run.operations;
-    const numbers = numbered && (bottom - top) / this.at.scale >= 10;
+    const numbers = numbered && (bottom - top) / this.timeline.scale >= 10;
     const middle = Math.round((top + bottom) / 2);
     for (let i = low; i < high; i += 1) {
       const row = lane.operation[i];
@@ -201,20 +201,20 @@ class Painter {
       const end = lane.endNs[i];
       const left = this.pixel(start);
       let right = Math.max(this.pixel(end), left + 1);
-      if (right - left > 4 * this.at.scale) right -= 1;
+      if (right - left > 4 * this.timeline.scale) right -= 1;
       const half = lane.half[i];
       const [from, until] = [half === 2 ? middle : top, half === 1 ? middle : bottom];
       const faded = chain.size && !chain.has(row);
       this.paintBands(paint[row], left, right, from, until, faded);
       if (numbers && !half && !faded && !this.cramped && left >= 0 && right <= this.raster.wide && run.operations.microbatch[row] >= 0) {
-        this.cramped = right - left < LEAST_NUMBERED * this.at.scale;
+        this.cramped = right - left < MIN_NUMBERED_WIDTH * this.timeline.scale;
         this.texts.push([row, left, right, from, bottom]);
       }
     }
   }
 
   paintBands(paint, left, right, top, bottom, faded) {
-    const { bands } = this.at.run.data.paints[paint];
+    const { bands } = this.timeline.run.data.paints[paint];
     let share = 0;
     let from = top;
     for (let k = 0; k < bands.length; k += 1) {
@@ -226,7 +226,7 @@ class Painter {
     }
     // Equal bands at the top and the bottom are an outline, so the sides get edges in the same color.
     const last = bands.length - 1;
-    const edge = Math.min(Math.round(this.at.scale), Math.floor((right - left) / 3));
+    const edge = Math.min(Math.round(this.timeline.scale), Math.floor((right - left) / 3));
     if (last < 2 || bands[0][1] !== bands[last][1]) return;
     const color = faded ? this.pale(this.colors.paints[paint][0]) : this.colors.paints[paint][0];
     this.raster.box(left, left + edge, top, bottom, color);
@@ -237,10 +237,10 @@ class Painter {
 
   // Microbatch numbers, either in all boxes that are fully in view or in none, all in the same size.
   paintTexts() {
-    const { context: c, run, scale, gutter } = this.at;
+    const { context: c, run, scale, gutter } = this.timeline;
     if (this.cramped) return;
     const numbered = this.texts.map(([row, ...box]) => [run.microbatches(row), row, ...box]);
-    const size = NUMBER_SIZES.find((own) => numbered.every(([text, , left, right]) => this.widthOf(text, own) <= (right - left) / scale - 2));
+    const size = NUMBER_SIZES.find((candidate) => numbered.every(([text, , left, right]) => this.widthOf(text, candidate) <= (right - left) / scale - 2));
     if (!size) return;
     c.textAlign = "center";
     c.font = `${size}px system-ui, sans-serif`;
@@ -254,46 +254,46 @@ class Painter {
   widthOf(text, size) {
     const key = size * 64 + text.length;
     if (!this.widths.has(key)) {
-      this.at.context.font = `${size}px system-ui, sans-serif`;
-      this.widths.set(key, this.at.context.measureText("8".repeat(text.length)).width);
+      this.timeline.context.font = `${size}px system-ui, sans-serif`;
+      this.widths.set(key, this.timeline.context.measureText("8".repeat(text.length)).width);
     }
     return this.widths.get(key);
   }
 
   // Names of rows, on a separate canvas, because drawing text is slow.
   paintLabels() {
-    const { scale, gutter, height, canvas } = this.at;
-    const key = JSON.stringify([this.at.rowTop, this.at.by, this.at.ink, gutter, height, scale, this.at.rowHeight, this.at.ratedIteration]);
+    const { scale, gutter, height, canvas } = this.timeline;
+    const key = JSON.stringify([this.timeline.rowTop, this.timeline.by, this.timeline.ink, gutter, height, scale, this.timeline.rowHeight, this.timeline.ratedIteration]);
     this.board ??= document.createElement("canvas");
     const { left } = this.plot();
     if (key !== this.labeled) {
       [this.board.width, this.board.height] = [left, canvas.height];
       const c = this.board.getContext("2d");
       c.setTransform(scale, 0, 0, scale, 0, 0);
-      c.fillStyle = this.at.ink.paper;
+      c.fillStyle = this.timeline.ink.paper;
       c.fillRect(0, 0, gutter + 1, height);
       c.textBaseline = "middle";
       const [first, last] = this.inView();
-      const step = Math.ceil(LEAST_NAMED / this.at.rowHeight);
+      const step = Math.ceil(MIN_NAMED_HEIGHT / this.timeline.rowHeight);
       const named = [];
-      for (let row = Math.ceil(first / step) * step; row < last; row += step) named.push({ ...this.label(c, this.at.rows[row]), middle: this.at.top(row) + this.at.rowHeight / 2 });
+      for (let row = Math.ceil(first / step) * step; row < last; row += step) named.push({ ...this.label(c, this.timeline.rows[row]), middle: this.timeline.top(row) + this.timeline.rowHeight / 2 });
       // All labels have the same form, as short as the longest one needs.
-      const form = Math.max(0, ...named.map((own) => this.formOf(c, own)));
-      canvas.dataset.labels = JSON.stringify(named.map((own) => this.paintLabel(c, own, form)));
+      const form = Math.max(0, ...named.map((label) => this.formOf(c, label)));
+      canvas.dataset.labels = JSON.stringify(named.map((label) => this.paintLabel(c, label, form)));
     }
     this.labeled = key;
-    this.at.context.drawImage(this.board, 0, 0, left, canvas.height, 0, 0, left / scale, canvas.height / scale);
+    this.timeline.context.drawImage(this.board, 0, 0, left, canvas.height, 0, 0, left / scale, canvas.height / scale);
   }
 
   // Returns the forms of a row's label, longest first, and the text and space next to it.
   label(c, { label, rank, replicas }) {
-    const slow = replicas.some((replica) => this.at.run.culprits.has(replica));
-    const ratio = this.at.callbacks.ratioOf?.(rank, this.at.ratedIteration);
+    const slow = replicas.some((replica) => this.timeline.run.culprits.has(replica));
+    const ratio = this.timeline.callbacks.ratioOf?.(rank, this.timeline.ratedIteration);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
-    const font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
+    const font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.timeline.rowHeight - 1))}px system-ui, sans-serif`;
     c.font = font;
-    const room = this.at.gutter - 20 - c.measureText(text).width;
-    return { forms: labelForms(slow ? `► ${label}` : label), slow, text, font, room };
+    const room = this.timeline.gutter - 20 - c.measureText(text).width;
+    return { forms: listLabelForms(slow ? `► ${label}` : label), slow, text, font, room };
   }
 
   // Returns the index of the longest form that fits, or of the last form if none fits.
@@ -306,14 +306,14 @@ class Painter {
   // Draws a label in the given form, and returns the drawn text.
   paintLabel(c, { forms, slow, text, font, room, middle }, form) {
     c.font = font;
-    c.fillStyle = this.at.ink.quiet;
+    c.fillStyle = this.timeline.ink.quiet;
     c.textAlign = "right";
     // Keeps the names of the first and the last row inside the canvas if rows are not tall.
-    const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));
-    c.fillText(text, this.at.gutter - 10, y);
+    const y = this.timeline.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.timeline.height - 6, middle));
+    c.fillText(text, this.timeline.gutter - 10, y);
     c.textAlign = "left";
-    c.fillStyle = slow ? this.at.ink.accent : this.at.ink.text;
-    const label = fitted(c, forms[form], room);
+    c.fillStyle = slow ? this.timeline.ink.accent : this.timeline.ink.text;
+    const label = truncateMiddle(c, forms[form], room);
     c.fillText(label, 4, y);
     return label;
   }
@@ -321,14 +321,14 @@ class Painter {
 
 // Returns a label and its shorter forms: without the location after the stage, then without the number
 // of copies, then abbreviated.
-function labelForms(whole) {
+function listLabelForms(whole) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (one of ");
   return [whole, place, name, name.replace("stage ", "s").replace(" GPU ", ":")];
 }
 
 // Cuts out the middle of a label that is too long, because the labels of ranks differ at their ends.
-function fitted(c, text, room) {
+function truncateMiddle(c, text, room) {
   if (c.measureText(text).width <= room) return text;
   let keep = text.length;
   const cut = () => `${text.slice(0, Math.ceil(keep / 2))}…${text.slice(text.length - Math.floor(keep / 2))}`;
@@ -337,7 +337,7 @@ function fitted(c, text, room) {
 }
 
 // Returns the hatch of idle time as a square tile of pixels. It is the same as in pictures.
-function hatched(ink, scale) {
+function makeHatch(ink, scale) {
   const tile = document.createElement("canvas");
   const size = Math.max(4, Math.round(6 * scale));
   tile.width = tile.height = size;

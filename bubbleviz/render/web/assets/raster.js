@@ -66,10 +66,10 @@ class Raster {
       work.until(rightNs, after);
       let y = bottom;
       for (let k = 0; k < work.count; k += 1) {
-        const own = after[k] - before[k];
+        const spentNs = after[k] - before[k];
         before[k] = after[k];
-        if (own <= 0) continue;
-        const next = y - own * heightPerNs;
+        if (spentNs <= 0) continue;
+        const next = y - spentNs * heightPerNs;
         this.column(x, Math.round(next), Math.round(y), first, last, workColors[k]);
         y = next;
       }
@@ -77,10 +77,10 @@ class Raster {
       if (idleKnown !== x) idle.until(rightNs - perPixel, idleBefore);
       idle.until(rightNs, idleAfter);
       for (let k = 0; k < idle.count; k += 1) {
-        const own = idleAfter[k] - idleBefore[k];
+        const spentNs = idleAfter[k] - idleBefore[k];
         idleBefore[k] = idleAfter[k];
-        if (own <= 0) continue;
-        const next = y - own * heightPerNs;
+        if (spentNs <= 0) continue;
+        const next = y - spentNs * heightPerNs;
         this.column(x, Math.round(next), Math.round(y), first, last, idleColors[k]);
         y = next;
       }
@@ -96,13 +96,13 @@ class Raster {
 }
 
 // Converts a color "#rrggbb" to a pixel of image data in little-endian byte order.
-function channels(color) {
+function parseColor(color) {
   const value = parseInt(color.slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
 // Mixes a share of another pixel's color into a pixel.
-function mixed(pixel, other, share) {
+function mixColors(pixel, other, share) {
   let made = 255 << 24;
   for (const shift of [0, 8, 16]) {
     const [a, b] = [(pixel >> shift) & 255, (other >> shift) & 255];

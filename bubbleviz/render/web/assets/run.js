@@ -3,7 +3,7 @@
 
 // Binary search in rows [low, high) of a sorted column: returns the index of the first value above a
 // limit, or `high` if there is none.
-function above(column, limit, low, high) {
+function findFirstAbove(column, limit, low, high) {
   while (low < high) {
     const middle = (low + high) >>> 1;
     if (column[middle] > limit) high = middle;
@@ -14,7 +14,7 @@ function above(column, limit, low, high) {
 
 // Returns the row bounds of each rank in a table that is sorted by rank: rank r has the rows
 // [bounds[r], bounds[r + 1]).
-function boundsOf(rank, ranks) {
+function findBounds(rank, ranks) {
   const bounds = new Int32Array(ranks + 1);
   for (let i = 0; i < rank.length; i += 1) bounds[rank[i] + 1] += 1;
   for (let i = 0; i < ranks; i += 1) bounds[i + 1] += bounds[i];
@@ -28,7 +28,7 @@ class Lane {
     this.startNs = startNs;
     this.endNs = new Float64Array(this.rows);
     for (let i = 0; i < this.rows; i += 1) this.endNs[i] = startNs[i] + lengthNs[i];
-    this.bounds = boundsOf(rank, ranks);
+    this.bounds = findBounds(rank, ranks);
     // Running maximum of the ends within a rank. It is sorted even if intervals of streams overlap.
     this.reachNs = new Float64Array(this.rows);
     // Half of the row in which an interval is drawn: 0 both, 1 upper, 2 lower. An interval that
@@ -51,7 +51,7 @@ class Lane {
   between(rank, fromNs, untilNs) {
     const low = this.bounds[rank];
     const high = this.bounds[rank + 1];
-    return [above(this.reachNs, fromNs, low, high), above(this.startNs, untilNs, low, high)];
+    return [findFirstAbove(this.reachNs, fromNs, low, high), findFirstAbove(this.startNs, untilNs, low, high)];
   }
 
   // The shortest interval of a rank at a time, or -1 if there is none.
@@ -66,21 +66,21 @@ class Lane {
   }
 }
 
-function taken(column, rows) {
+function takeRows(column, rows) {
   const values = new column.constructor(rows.length);
   for (let i = 0; i < rows.length; i += 1) values[i] = column[rows[i]];
   return values;
 }
 
 // Maximum number of ranks of a pipeline that are listed if the page contains no operations.
-const MOST_ALIKE = 128;
+const MAX_PIPELINE_RANKS = 128;
 
 class Run {
   constructor(data) {
     this.data = data;
     this.report = data.report;
     this.pipelines = new Set(this.report.ranks.map((rank) => rank.pipeline)).size;
-    this.means = meansOfRanks(this);
+    this.means = getMeans(this);
     this.take(data.tables, 0, this.report.ranks.length);
   }
 
@@ -88,34 +88,34 @@ class Run {
   take(tables, first, last) {
     const { data } = this;
     [this.first, this.last] = [first, last];
-    this.listed = data.many && !data.shards ? this.alikeRange(first) : [first, last];
+    this.listed = data.many && !data.shards ? this.findPipelineRange(first) : [first, last];
     this.operations = tables.operations;
     this.several = this.workSpans = undefined;
     const ranks = this.report.ranks.length;
     const { compute, communication, unattributed, bubbles, windows } = tables;
-    const lane = (own) => new Lane(taken(this.operations.rank, own.operation), own.start_ns, own.length_ns, ranks);
+    const lane = (pieces) => new Lane(takeRows(this.operations.rank, pieces.operation), pieces.start_ns, pieces.length_ns, ranks);
     this.compute = Object.assign(lane(compute), { operation: compute.operation });
     this.communication = Object.assign(lane(communication), { operation: communication.operation });
     this.unattributed = new Lane(unattributed.rank, unattributed.start_ns, unattributed.length_ns, ranks);
     this.bubbleRows = bubbles;
     const byStart = this.inOrder(bubbles);
     this.bubbles = Object.assign(
-      new Lane(taken(bubbles.rank, byStart), taken(bubbles.start_ns, byStart), taken(bubbles.length_ns, byStart), ranks),
-      { cause: taken(bubbles.cause, byStart), row: byStart });
+      new Lane(takeRows(bubbles.rank, byStart), takeRows(bubbles.start_ns, byStart), takeRows(bubbles.length_ns, byStart), ranks),
+      { cause: takeRows(bubbles.cause, byStart), row: byStart });
     this.windows = windows;
-    this.bounds = boundsOf(this.operations.rank, ranks);
+    this.bounds = findBounds(this.operations.rank, ranks);
     this.critical = new Set(tables.critical.operation);
     [this.startNs, this.endNs] = this.extent();
     this.optimizer = data.phases.indexOf("Optimizer");
   }
 
-  // Returns a half-open range of at most about MOST_ALIKE ranks of the same pipeline around a rank.
-  alikeRange(rank) {
+  // Returns a half-open range of at most about MAX_PIPELINE_RANKS ranks of the same pipeline around a rank.
+  findPipelineRange(rank) {
     const { ranks } = this.report;
     const alike = (at) => ranks[at]?.pipeline === ranks[rank]?.pipeline;
     let [first, last] = [rank, rank];
-    while (first > 0 && alike(first - 1) && rank - first < MOST_ALIKE) first -= 1;
-    while (last < ranks.length && alike(last) && last - first < MOST_ALIKE) last += 1;
+    while (first > 0 && alike(first - 1) && rank - first < MAX_PIPELINE_RANKS) first -= 1;
+    while (last < ranks.length && alike(last) && last - first < MAX_PIPELINE_RANKS) last += 1;
     return [first, last];
   }
 
@@ -153,13 +153,13 @@ class Run {
 
   // The outliers whose ranks are marked.
   get outliers() {
-    return (this.report.outliers ?? []).filter((own) => own.is_marked);
+    return (this.report.outliers ?? []).filter((outlier) => outlier.is_marked);
   }
 
   // Indices of the marked ranks: those that the first advice is about, or else the outliers.
   get culprits() {
-    const step = (this.report.first ?? []).find((own) => own.is_marked);
-    this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : this.outliers.flatMap((own) => own.ranks));
+    const step = (this.report.first ?? []).find((entry) => entry.is_marked);
+    this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : this.outliers.flatMap((outlier) => outlier.ranks));
     return this.marked;
   }
 
@@ -182,25 +182,25 @@ class Run {
   }
 
   name(id) {
-    return id < 0 ? "" : clean(this.data.names[id]);
+    return id < 0 ? "" : cleanText(this.data.names[id]);
   }
 
   // Label of a rank's row: the name of the row if it has one. Otherwise, it is the label of the rank,
   // without its pipeline if all rows are in the same pipeline.
   rowLabel(rank) {
     const { pipeline, row_label: name } = this.report.ranks[rank];
-    if (name) return clean(name);
+    if (name) return cleanText(name);
     const label = this.rankLabel(rank);
-    const one = this.data.shards && this.report.ranks.slice(this.first, this.last).every((own) => own.pipeline === pipeline);
+    const one = this.data.shards && this.report.ranks.slice(this.first, this.last).every((other) => other.pipeline === pipeline);
     return one && label.startsWith(`p${pipeline} `) ? label.slice(`p${pipeline} `.length) : label;
   }
 
   // Label of a rank: its pipeline if there are several, its stage, and its location.
   rankLabel(rank) {
-    const own = this.report.ranks[rank];
-    const stage = own.stage === null ? "" : `stage ${own.stage} · `;
-    const pipeline = this.pipelines > 1 && own.pipeline !== null ? `p${own.pipeline} ` : "";
-    return `${pipeline}${stage}${clean(own.label)}`;
+    const entry = this.report.ranks[rank];
+    const stage = entry.stage === null ? "" : `stage ${entry.stage} · `;
+    const pipeline = this.pipelines > 1 && entry.pipeline !== null ? `p${entry.pipeline} ` : "";
+    return `${pipeline}${stage}${cleanText(entry.label)}`;
   }
 
   // Returns the rows, which are ranks or stages. A stage is represented by its replica in the pipeline
@@ -218,8 +218,8 @@ class Run {
     }
     const found = [...rows.values()].sort((a, b) => a.stage - b.stage || a.rank - b.rank);
     const pipelines = [...this.culprits].sort((a, b) => a - b).map((rank) => this.report.ranks[rank].pipeline);
-    const markedIn = (pipeline) => pipelines.filter((own) => own === pipeline).length;
-    const pipeline = pipelines.find((own) => pipelines.every((other) => markedIn(own) >= markedIn(other)));
+    const markedIn = (pipeline) => pipelines.filter((candidate) => candidate === pipeline).length;
+    const pipeline = pipelines.find((candidate) => pipelines.every((other) => markedIn(candidate) >= markedIn(other)));
     for (const row of found) {
       const replicas = row.replicas.filter((rank) => this.report.ranks[rank].pipeline === pipeline);
       row.rank = replicas.find((rank) => this.culprits.has(rank)) ?? replicas[0] ?? row.rank;
@@ -229,8 +229,8 @@ class Run {
 
   // Label of a row that stands for several replicas, with the pipeline of the replica that is drawn.
   replicaLabel({ rank, label, replicas }) {
-    const own = this.report.ranks[rank];
-    const pipeline = own.pipeline === null ? "" : `p${own.pipeline} `;
+    const entry = this.report.ranks[rank];
+    const pipeline = entry.pipeline === null ? "" : `p${entry.pipeline} `;
     return `${pipeline}${label} (one of ${replicas.length})`;
   }
 
@@ -244,7 +244,7 @@ class Run {
   // the index is -1. Returns null if the ratio is unknown.
   rankRatio(rank, index) {
     if (index < 0) return this.means.ratio[rank];
-    this.rankRatios ??= this.report.iterations.map(({ ranks }) => new Map((ranks?.rank ?? []).map((own, at) => [own, ranks.bubble_ratio[this.report.headline]?.[at]])));
+    this.rankRatios ??= this.report.iterations.map(({ ranks }) => new Map((ranks?.rank ?? []).map((rankIndex, at) => [rankIndex, ranks.bubble_ratio[this.report.headline]?.[at]])));
     return this.rankRatios[index].get(rank) ?? null;
   }
 
@@ -254,9 +254,9 @@ class Run {
     const { idle } = this.data.measure;
     if (index < 0) {
       const { n } = this.report.summary.bubble_ratio[this.report.headline];
-      return [`${idle}, mean of ${counted(n, "iteration")}`, `mean of ${counted(n, "iteration")}`, `mean of ${n}`, "mean"];
+      return [`${idle}, mean of ${formatCount(n, "iteration")}`, `mean of ${formatCount(n, "iteration")}`, `mean of ${n}`, "mean"];
     }
-    const name = clean(this.report.iterations[index].name, 40);
+    const name = cleanText(this.report.iterations[index].name, 40);
     return [`${idle} in iteration ${name}`, idle];
   }
 
@@ -264,7 +264,7 @@ class Run {
   // first to the last operation, or null if there are no operations.
   iterationSpan(index) {
     const { iteration, start_ns: start, length_ns: length, ratio } = this.windows;
-    const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
+    const headline = this.ratioDefinitions.findIndex((definition) => definition.name === this.report.headline);
     for (const wanted of [headline, null]) {
       let [low, high] = [Infinity, -Infinity];
       for (let i = 0; i < this.windows.rows; i += 1) {
@@ -305,7 +305,7 @@ class Run {
   // The iterations whose work is entirely inside a time window.
   wholeIterations(fromNs, untilNs) {
     if (this.data.idle) return [];
-    return this.report.iterations.map((own) => own.index).filter((index) => {
+    return this.report.iterations.map((entry) => entry.index).filter((index) => {
       const span = this.workSpan(index);
       return span && span[0] >= fromNs && span[1] <= untilNs;
     });
@@ -333,7 +333,7 @@ class Run {
   // the time window contains entire iterations, only their windows count, as in the report. Otherwise
   // all windows count, clipped to the time window.
   ratios(fromNs, untilNs) {
-    const found = this.ratioDefinitions.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
+    const found = this.ratioDefinitions.map((definition) => ({ name: definition.name, windowNs: 0, workNs: 0, ratio: null }));
     const { ratio, iteration, rank, start_ns: start, length_ns: length } = this.windows;
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
     for (let i = 0; i < this.windows.rows; i += 1) {
@@ -341,11 +341,11 @@ class Run {
       const low = whole.size ? start[i] : Math.max(start[i], fromNs);
       const high = whole.size ? start[i] + length[i] : Math.min(start[i] + length[i], untilNs);
       if (high <= low) continue;
-      const own = found[ratio[i]];
-      own.windowNs += high - low;
-      own.workNs += this.work(rank[i], low, high, iteration[i], this.ratioDefinitions[ratio[i]].work);
+      const sums = found[ratio[i]];
+      sums.windowNs += high - low;
+      sums.workNs += this.work(rank[i], low, high, iteration[i], this.ratioDefinitions[ratio[i]].work);
     }
-    for (const own of found) if (own.windowNs > 0) own.ratio = 1 - own.workNs / own.windowNs;
+    for (const sums of found) if (sums.windowNs > 0) sums.ratio = 1 - sums.workNs / sums.windowNs;
     return found;
   }
 
@@ -366,7 +366,7 @@ class Run {
 
   // The (iteration, rank) pairs that have a window of the primary ratio.
   countedWindows() {
-    const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
+    const headline = this.ratioDefinitions.findIndex((definition) => definition.name === this.report.headline);
     const { ratio, iteration, rank } = this.windows;
     const counted = new Set();
     for (let i = 0; i < this.windows.rows; i += 1) {
@@ -377,9 +377,9 @@ class Run {
 
   // Whether the pipeline of an operation's rank is known.
   pipelineKnown(row) {
-    const own = this.report.ranks[this.operations.rank[row]];
-    if (own.pipeline !== null || own.stage === null) return own.pipeline !== null || this.report.ranks.length === 1;
-    return this.report.ranks.filter((rank) => rank.stage === own.stage).length === 1;
+    const entry = this.report.ranks[this.operations.rank[row]];
+    if (entry.pipeline !== null || entry.stage === null) return entry.pipeline !== null || this.report.ranks.length === 1;
+    return this.report.ranks.filter((rank) => rank.stage === entry.stage).length === 1;
   }
 
   // Returns the operations of a microbatch in an iteration and pipeline, sorted by time. If the

@@ -2,7 +2,7 @@
 
 // Decodes a column of zigzag-encoded numbers (0, -1, 1, -2 are stored as 0, 1, 2, 3). The lowest bytes
 // of all numbers come first, then all second bytes, and so on.
-function unfolded(bytes, at, rows, width) {
+function decodeColumn(bytes, at, rows, width) {
   const values = new Float64Array(rows);
   for (let plane = 0, unit = 1; plane < width; plane += 1, unit *= 256) {
     const from = at + plane * rows;
@@ -15,13 +15,13 @@ function unfolded(bytes, at, rows, width) {
 // Columns that are stored as values. All other columns are stored as differences between rows.
 const LENGTHS = new Set(["length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"]);
 
-function summedUp(steps) {
+function addUp(steps) {
   for (let i = 1; i < steps.length; i += 1) steps[i] += steps[i - 1];
 }
 
 // Returns the tables of a block. Times are doubles, which are exact below 2**53. All other columns are
 // 32-bit integers.
-function blockTables(buffer) {
+function decodeTables(buffer) {
   const bytes = new Uint8Array(buffer);
   const length = new DataView(buffer).getUint32(0, true);
   const layout = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
@@ -30,8 +30,8 @@ function blockTables(buffer) {
   for (const [name, [rows, widths]] of Object.entries(layout)) {
     tables[name] = { rows };
     for (const [column, width] of Object.entries(widths)) {
-      const values = unfolded(bytes, at, rows, width);
-      if (!LENGTHS.has(column)) summedUp(values);
+      const values = decodeColumn(bytes, at, rows, width);
+      if (!LENGTHS.has(column)) addUp(values);
       tables[name][column] = column.endsWith("_ns") ? values : Int32Array.from(values);
       at += rows * width;
     }
@@ -40,13 +40,13 @@ function blockTables(buffer) {
 }
 
 // Computes the start times of busy intervals from their offsets to the operations.
-function restorePieces(own, operations) {
-  const { later_ns: start, longer_ns: length } = own;
-  for (let i = 0; i < own.rows; i += 1) {
-    start[i] += operations.start_ns[own.operation[i]];
-    length[i] += operations.length_ns[own.operation[i]];
+function restorePieces(pieces, operations) {
+  const { later_ns: start, longer_ns: length } = pieces;
+  for (let i = 0; i < pieces.rows; i += 1) {
+    start[i] += operations.start_ns[pieces.operation[i]];
+    length[i] += operations.length_ns[pieces.operation[i]];
   }
-  return { rows: own.rows, operation: own.operation, start_ns: start, length_ns: length };
+  return { rows: pieces.rows, operation: pieces.operation, start_ns: start, length_ns: length };
 }
 
 const IN_UNITS = ["start_ns", "length_ns", "active_ns"];
@@ -61,14 +61,14 @@ class Shards {
 
   // The index of the shard that contains a rank, or -1 if the page does not contain the rank.
   of(rank) {
-    return this.all.findIndex((own) => own.first <= rank && rank < own.last);
+    return this.all.findIndex((shard) => shard.first <= rank && rank < shard.last);
   }
 
   // The tables of a shard, in the format of a page with few ranks.
   async tables(place) {
     const { first, structure, times } = this.all[place];
-    const [own, tables] = await Promise.all([this.block(structure), this.block(times)]);
-    for (const [name, columns] of Object.entries(own)) tables[name] = { ...tables[name], ...columns };
+    const [structureTables, tables] = await Promise.all([this.block(structure), this.block(times)]);
+    for (const [name, columns] of Object.entries(structureTables)) tables[name] = { ...tables[name], ...columns };
     for (const name of ["compute", "communication"]) tables[name] = restorePieces(tables[name], tables.operations);
     for (const columns of Object.values(tables)) {
       for (const values of IN_UNITS.map((name) => columns[name] ?? [])) {
@@ -80,6 +80,6 @@ class Shards {
   }
 
   async block(number) {
-    return blockTables(await inflated(`block-${number}`));
+    return decodeTables(await inflate(`block-${number}`));
   }
 }

@@ -40,11 +40,11 @@ class Spent {
   }
 
   // Returns the number of intervals that have started at a given time.
-  begun(timeNs) {
+  countStarted(timeNs) {
     const cell = this.cell(timeNs);
     let low = this.places[cell];
     const high = this.places[cell + 1];
-    if (high - low > 8) return above(this.startNs, timeNs, low, high);
+    if (high - low > 8) return findFirstAbove(this.startNs, timeNs, low, high);
     while (low < high && this.startNs[low] <= timeNs) low += 1;
     return low;
   }
@@ -53,7 +53,7 @@ class Spent {
   // intervals that have started, minus the remaining part of an interval that is still running.
   until(timeNs, spent) {
     const { count, sums } = this;
-    const next = this.begun(timeNs);
+    const next = this.countStarted(timeNs);
     const at = next * count;
     for (let k = 0; k < count; k += 1) spent[k] = sums[at + k];
     if (next > 0 && this.endNs[next - 1] > timeNs) spent[this.codes[next - 1]] -= this.endNs[next - 1] - timeNs;

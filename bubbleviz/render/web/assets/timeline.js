@@ -1,12 +1,12 @@
 // The timeline: a canvas with one row per rank or stage, its view and selection, and hit testing.
 
 const AXIS_HEIGHT = 40;
-const LEAST_SPAN_NS = 50;
+const MIN_SPAN_NS = 50;
 // Height in px of a row that has space for its name, and maximum number of rows of this height.
-const LEAST_NAMED = 11, MOST_NAMED = 64;
+const MIN_NAMED_HEIGHT = 11, MAX_NAMED_ROWS = 64;
 // An iteration is in view if more than this share of it is visible, or if it covers more than this
 // share of the view.
-const LEAST_SEEN = 0.1;
+const MIN_SEEN_SHARE = 0.1;
 
 class Timeline {
   constructor(run, box, callbacks) {
@@ -38,8 +38,8 @@ class Timeline {
 
   iterationBands() {
     return this.run.report.iterations
-      .map((own) => ({ index: own.index, name: clean(own.name, 40), span: this.run.iterationSpan(own.index) }))
-      .filter((own) => own.span);
+      .map((iteration) => ({ index: iteration.index, name: cleanText(iteration.name, 40), span: this.run.iterationSpan(iteration.index) }))
+      .filter((band) => band.span);
   }
 
   // --- geometry
@@ -51,11 +51,11 @@ class Timeline {
     this.printing = matchMedia("print").matches;
     // Paper has a higher resolution than the screen.
     this.scale = Math.max(window.devicePixelRatio || 1, this.printing ? 2 : 1);
-    this.hatching = hatched(this.ink, this.scale);
+    this.hatching = makeHatch(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
     // Rows are high enough for their names, unless there are very many.
-    const named = AXIS_HEIGHT + 2 + LEAST_NAMED * Math.min(this.rows.length, MOST_NAMED);
+    const named = AXIS_HEIGHT + 2 + MIN_NAMED_HEIGHT * Math.min(this.rows.length, MAX_NAMED_ROWS);
     const room = Math.round(Math.max(240, named, Math.min(900, window.innerHeight * 0.44)));
     this.rowHeight = Math.floor(Math.max(5, Math.min(34, (room - AXIS_HEIGHT - 2) / Math.max(1, this.rows.length))));
     this.height = Math.min(room, AXIS_HEIGHT + this.rows.length * this.rowHeight + 2);
@@ -94,7 +94,7 @@ class Timeline {
 
   show(fromNs, untilNs) {
     const whole = this.run.endNs - this.run.startNs;
-    const span = Math.min(Math.max(untilNs - fromNs, LEAST_SPAN_NS), whole * 1.04);
+    const span = Math.min(Math.max(untilNs - fromNs, MIN_SPAN_NS), whole * 1.04);
     const middle = (fromNs + untilNs) / 2;
     const low = this.run.startNs - whole * 0.02;
     this.gestures?.unhover();
@@ -129,7 +129,7 @@ class Timeline {
   }
 
   showIteration(index) {
-    const band = this.bands.find((own) => own.index === index);
+    const band = this.bands.find((candidate) => candidate.index === index);
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
@@ -149,7 +149,7 @@ class Timeline {
     const viewNs = this.untilNs - this.fromNs;
     const seen = this.bands.filter(({ span: [startNs, endNs] }) => {
       const seenNs = Math.min(endNs, this.untilNs) - Math.max(startNs, this.fromNs);
-      return seenNs > LEAST_SEEN * Math.min(viewNs, endNs - startNs);
+      return seenNs > MIN_SEEN_SHARE * Math.min(viewNs, endNs - startNs);
     });
     return seen.length === 1 ? seen[0].index : -1;
   }
@@ -205,7 +205,7 @@ class Timeline {
 
   // Scrolls and pans to a row of a table.
   reveal({ start_ns: start, length_ns: length, rank }, row) {
-    const place = this.rows.findIndex((own) => own.rank === rank[row]);
+    const place = this.rows.findIndex((candidate) => candidate.rank === rank[row]);
     const top = place * this.rowHeight - this.rowTop;
     if (place >= 0 && (top < 0 || top + this.rowHeight > this.height - AXIS_HEIGHT)) this.moveRows(top - this.rowHeight);
     const end = start[row] + length[row];
@@ -223,8 +223,8 @@ class Timeline {
     const { run } = this;
     const [, kind, number] = words.match(/\b(rank|stage)\s*(\d+)\b/i) ?? [];
     const rest = words.replace(/\b(rank|stage)\s*\d+\b/i, "").trim().toLowerCase();
-    const ranks = run.report.ranks.filter((own) => !kind || String(kind.toLowerCase() === "stage" ? own.stage : own.global_rank ?? own.index) === number);
-    const wanted = new Set(ranks.map((own) => own.index));
+    const ranks = run.report.ranks.filter((entry) => !kind || String(kind.toLowerCase() === "stage" ? entry.stage : entry.global_rank ?? entry.index) === number);
+    const wanted = new Set(ranks.map((entry) => entry.index));
     const { rank, name: names, rows } = run.operations;
     const named = (row) => run.label(row).replace(" ", "").toLowerCase() === rest.replace(" ", "");
     const contains = (row) => `${run.rankLabel(rank[row])} ${run.name(names[row])}`.toLowerCase().includes(rest);
@@ -283,8 +283,8 @@ class Timeline {
     if (rank === undefined) return;
     const [low, high] = [bubbles.bounds[rank], bubbles.bounds[rank + 1]];
     const fromNs = chosen ? chosen.start_ns[row] : this.fromNs;
-    const next = above(bubbles.startNs, fromNs, low, high);
-    const at = along > 0 ? next : above(bubbles.startNs, fromNs - 1, low, high) - 1;
+    const next = findFirstAbove(bubbles.startNs, fromNs, low, high);
+    const at = along > 0 ? next : findFirstAbove(bubbles.startNs, fromNs - 1, low, high) - 1;
     if (at >= low && at < high) this.selectBubble(bubbles.row[at], { reveal: true });
   }
 
@@ -310,7 +310,7 @@ class Timeline {
     const middle = run.operations.start_ns[this.selected] + run.operations.length_ns[this.selected] / 2;
     const [low, high] = [run.compute.bounds[row.rank], run.compute.bounds[row.rank + 1]];
     if (low === high) return;
-    const next = Math.min(above(run.compute.startNs, middle, low, high), high - 1);
+    const next = Math.min(findFirstAbove(run.compute.startNs, middle, low, high), high - 1);
     const nearer = next > low && middle - run.compute.startNs[next - 1] < Math.abs(run.compute.startNs[next] - middle) ? next - 1 : next;
     this.select(run.compute.operation[nearer], { reveal: true });
   }
