@@ -108,7 +108,7 @@ def test_the_replicas_with_the_slowest_ranks_are_shown(opened: Open) -> None:
 
     assert len(rows) == 64
     caption = web_page.page.locator("#slowdowns caption").inner_text()
-    assert caption == "64 of 66 pipelines: those with the slowest ranks"
+    assert caption == "64 of 66 pipelines, with the slowest ranks"
     slowdowns = report.slowdowns
     assert slowdowns is not None
     slowest = max(slowdowns.by_rank, key=lambda rank: slowdowns.by_rank[rank])

@@ -192,8 +192,8 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
         stage = forward.virtual_stage
         amounts = {
             "F leaves": forward.net_bytes,
-            "held to B": forward.held_bytes,
-            "kept to W": forward.kept_bytes,
+            "kept until B": forward.held_bytes,
+            "kept until W": forward.kept_bytes,
             "F needs": forward.above_bytes - forward.net_bytes,
             "backward needs": max(backward_bytes.get(stage, []), default=None),
             "rank's peak": max(peaks.get(stage_of.get(stage), []), default=None),
@@ -203,8 +203,8 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
     if rows:
         yield doc.Table("Memory of a microbatch", rows)
         yield doc.Sentence(
-            "held to B, kept to W: activations freed by B, or only by W; needs: temporary memory "
-            "(see: bubbleviz guide memory)"
+            "kept until B: activations of a microbatch; kept until W: the part that only W frees; "
+            "needs: temporary memory (see: bubbleviz guide memory)"
         )
 
 

@@ -129,12 +129,12 @@ function showWindow(run, range) {
   const ratios = table(null, ["definition", "ratio", `work, summed over ranks, ${unit[1]}`, `windows, summed over ranks, ${unit[1]}`],
     found.map((ratio) => [ratio.name, makeShareCell(ratio.ratio), makeTimeCell(ratio.workNs, unit), makeTimeCell(ratio.windowNs, unit)]), { id: "window-ratios" });
   const idleUnit = chooseCommonUnit(sums);
-  const told = run.data.idle ? "" : whole.length
+  const coverage = run.data.idle ? "" : whole.length
     ? `Complete iterations in this window: ${whole.slice(0, 12).map((index) => nameIteration(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios cover ${whole.length > 1 ? "the windows of these iterations together" : "the windows of this iteration, as in the report"}.`
     : "No complete iteration in this window: the ratios cover the part of each window that is selected.";
   const shown = run.data.shards ? " Only the ranks in the timeline are counted." : "";
   place.replaceChildren(...[
-    element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
+    element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${coverage}${shown}`),
     ...(found.length ? explainTable("selected window", ratios) : []),
     ...(idle.length ? explainTable("idle time in the selected window", table(run.data.idle ? "Idle time in this window" : "Idle time in this window, within the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([cause, ns]) => [element("span", {}, makeSwatch(cause.color), cause.name), makeTimeCell(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),

@@ -67,8 +67,8 @@ const MEANINGS = {
   operations: "number of measured operations",
   leaves: "memory after the operation minus memory before it, median",
   needs: "peak memory during the operation minus memory before it, median",
-  "held to B": "activations that the backward for the input frees",
-  "kept to W": "activations that only the backward for the weights frees",
+  "kept until B": "activations of one microbatch, which the forward allocates and the backward frees",
+  "kept until W": "the part of the activations that only the backward for the weights frees",
 };
 
 // The meaning of a column, whose name may end in its unit.

@@ -19,7 +19,7 @@ function makeMemoryPanel(run) {
   const fullest = ranks.length > MAX_LISTED ? [...ranks].sort((a, b) => b.peak_bytes - a.peak_bytes).slice(0, MAX_LISTED) : ranks;
   const peaks = table(describeSelection(ranks.length, "rank", "the fullest"), ["rank", "peak", "resident"],
     fullest.map((rank) => [element("span", {}, run.rankLabel(rank.rank)), makeMemoryCell(rank.peak_bytes), makeMemoryCell(rank.resident_bytes)]), { id: "memory-ranks" });
-  const kinds = table(null, ["virtual stage", "phase", "operations", "leaves", "needs", "held to B", "kept to W"],
+  const kinds = table(null, ["virtual stage", "phase", "operations", "leaves", "needs", "kept until B", "kept until W"],
     operations.map((operation) => [operation.virtual_stage ?? "–", operation.phase, formatNumber(operation.n), ...["net_bytes", "above_bytes", "held_bytes", "kept_bytes"].map((name) => makeMemoryCell(operation[name]))]), { left: 2, id: "memory-operations" });
   return [element("div", { class: "pair" },
     element("div", {}, element("h3", {}, "Ranks"), ...explainTable("memory of ranks", peaks)),
@@ -66,13 +66,13 @@ function makeSchedulesSpec(run) {
   // The Pareto front: the schedules that no other schedule beats in both ratio and memory.
   const best = values.filter((value, at) => values.slice(0, at).every((other) => other.ratio > value.ratio));
   const measured = values.filter((value) => !best.includes(value) && /as measured|\(this one\)/.test(value.schedules));
-  const told = [...best, ...joinLabels(measured)];
+  const labeled = [...best, ...joinLabels(measured)];
   const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, in microbatches of a stage";
   const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
   const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };
   // Labels are above the dots of schedules on the front, and below all other dots.
   const label = (isRight, isBest) => ({
-    data: { values: told.filter((value) => (value.memory > most / 2) === isRight && best.includes(value) === isBest) },
+    data: { values: labeled.filter((value) => (value.memory > most / 2) === isRight && best.includes(value) === isBest) },
     mark: { type: "text", align: isRight ? "right" : "left", dx: isRight ? -8 : 8, dy: isBest ? -7 : 12, fontSize: 11, limit: 320 },
     encoding: { x, y, text: { field: "schedules" } },
   });

@@ -51,7 +51,7 @@ function makeSlowdownTable(run) {
     return made;
   };
   const rows = shown.map(([replica, byStage]) => [replica === null ? "" : `p${replica}`, ...stages.map((stage) => cell(byStage.get(stage)))]);
-  const caption = all.length > shown.length ? `${shown.length} of ${formatCount(all.length, "pipeline")}: those with the slowest ranks` : null;
+  const caption = all.length > shown.length ? `${shown.length} of ${formatCount(all.length, "pipeline")}, with the slowest ranks` : null;
   const made = table(caption, ["", ...stages.map((stage) => `stage ${stage}`)], rows, { id: "slowdowns" });
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "table: slowdown of each rank" }, made);
 }
