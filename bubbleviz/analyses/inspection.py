@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.conventions import convention_file, kinds, name_words, range_names
-from bubbleviz.conventions.convention import collect_globs
+from bubbleviz.conventions.convention import Convention, collect_globs
 from bubbleviz.conventions.recognition import (
+    ConventionScore,
     add_iteration_names,
     score_conventions,
     select_conventions,
@@ -18,10 +19,11 @@ from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.phases import list_missing_passes
+from bubbleviz.model.profile import Contents
 from bubbleviz.render.text.first_screen import describe_headline
 from bubbleviz.report.report import make_report
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.sources.readers import OpenOperations
+from bubbleviz.sources.readers import OpenFile, OpenOperations
 
 
 def inspect(
@@ -54,23 +56,12 @@ def inspect(
         followed = user_patterns or select_conventions(scores)
         # If the names cover only one pass, the convention may be incomplete, so drafts are tried.
         phases = range_names.parse_range_names(list(sample), *followed).phase.tolist()
-        drafted = (
-            {}
-            if not list_missing_passes(phases) and not user_patterns
-            else name_words.generate_drafts(sample)
-        )
-        # Matching every name against every convention takes time. If the sampled names follow
-        # certain conventions, the other conventions are only used to match iteration names. Names
-        # that the drafts may match are read in the same pass.
-        counted_conventions = user_patterns or tuple(score.convention for score in scores)
-        if followed and not user_patterns:
-            phases = [score.convention for score in scores if score.work + score.other]
-            counted_conventions = add_iteration_names(phases)
-        globs = collect_globs((*counted_conventions, *drafted.values()))
-        contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
-        contents = replace(contents, source=replace(contents.source, path=file))
-        draft = next(iter(drafted), None)
-        inspection = looks.inspect_contents(contents, conventions, sample, followed, draft)
+        is_draft_needed = bool(user_patterns) or bool(list_missing_passes(phases))
+        drafts = name_words.generate_drafts(sample) if is_draft_needed else {}
+        counted = user_patterns or _select_counted(scores, is_followed=bool(followed))
+        contents = _read_contents(opened, file, counted, tuple(drafts.values()))
+        first_draft = next(iter(drafts), None)
+        inspection = looks.inspect_contents(contents, conventions, sample, followed, first_draft)
         work = record.get_work(opened)
         if work is not None:
             candidates = communication.describe_candidates(
@@ -79,7 +70,7 @@ def inspect(
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             additions = tuple(each for each in user_conventions if not each.patterns)
-            best = choose_draft(opened, drafted, additions)
+            best = choose_draft(opened, drafts, additions)
             inspection = replace(inspection, suggestion=None, trial=None)
             inspection = inspection if best is None else _add_trial(inspection, *best)
         if inspection.analyzable:
@@ -89,6 +80,39 @@ def inspect(
             inspection,
             missing=(*inspection.missing, looks.describe_next_step(inspection, alternatives)),
         )
+
+
+def _select_counted(
+    scores: Sequence[ConventionScore], *, is_followed: bool
+) -> tuple[Convention, ...]:
+    """Return the conventions whose names are counted in the profile.
+
+    Matching every name against every convention takes time. If the sampled names follow certain
+    conventions, the other conventions are only used to match iteration names.
+
+    Args:
+        scores: Scores of all built-in conventions.
+        is_followed: Whether the sampled names follow a convention.
+    """
+    if not is_followed:
+        return tuple(score.convention for score in scores)
+    return add_iteration_names([score.convention for score in scores if score.work + score.other])
+
+
+def _read_contents(
+    opened: OpenFile, path: str, counted: Sequence[Convention], drafts: Sequence[Convention]
+) -> Contents:
+    """Return a summary of the contents of a profile.
+
+    Args:
+        opened: The open file.
+        path: Path to the profile, as the user named it.
+        counted: Conventions whose names are counted.
+        drafts: Drafted conventions, whose names are counted in the same pass.
+    """
+    globs = collect_globs((*counted, *drafts))
+    contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafts else globs)
+    return replace(contents, source=replace(contents.source, path=path))
 
 
 def _add_trial(

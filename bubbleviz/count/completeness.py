@@ -395,7 +395,7 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
             has_any[cell[first_of_cell]] = np.logical_or.reduceat(is_flagged, first_of_cell)
         return np.asarray(to_table(has_any), bool)
 
-    phase, is_cut, has_span = operations.phase, operations.cut > 0, operations.has_span == 1
+    phase, has_span = operations.phase, operations.has_span == 1
     is_forward, is_optimizer = mask_phases(phase, FORWARDS), phase == Phase.OPTIMIZER
     microbatches, ran = _count_microbatches(
         operations.microbatch[is_forward], cell[is_forward], present.size
@@ -407,8 +407,6 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     closed = ~starts_regularly & (without_forward == 0)
     if closed.any():
         closed &= _find_with_final_step(cell, is_forward, is_optimizer, present.size)
-    # A stage whose input needs no gradient runs its entire backward in W.
-    has_gradient = mask_any(has_span & mask_phases(phase, (*_GRADIENT, Phase.W)))
     return Evidence(
         present=present,
         microbatches=to_table(microbatches),
@@ -416,13 +414,22 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
         starts_regularly=to_table(starts_regularly),
         closed=to_table(closed),
         settled=~mask_any(unpaired.is_unsettled),
-        cut=mask_any(is_cut & mask_phases(phase, WORK)),
-        lacks=np.where(mask_any(has_span & is_forward), np.where(has_gradient, 0, 2), 1),
+        cut=mask_any((operations.cut > 0) & mask_phases(phase, WORK)),
+        lacks=_find_lacking_pass(
+            has_forward=mask_any(has_span & is_forward),
+            # A stage whose input needs no gradient runs its entire backward in W.
+            has_gradient=mask_any(has_span & mask_phases(phase, (*_GRADIENT, Phase.W))),
+        ),
         backward=mask_any(mask_phases(phase, (*BACKWARD, Phase.FB))),
         optimizer=mask_any(is_optimizer),
-        step_cut=mask_any(is_cut & is_optimizer),
+        step_cut=mask_any((operations.cut > 0) & is_optimizer),
         without_forward=to_table(without_forward),
     )
+
+
+def _find_lacking_pass(*, has_forward: Bools, has_gradient: Bools) -> Ints:
+    """Return the pass that each cell lacks; see :attr:`Evidence.lacks`."""
+    return np.where(has_forward, np.where(has_gradient, 0, 2), 1)
 
 
 def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, Ints]:

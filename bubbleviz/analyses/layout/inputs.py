@@ -18,6 +18,7 @@ from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.stage_layers import measure_links, split_stage_times
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Floats
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.progress import Progress, Unwatched
@@ -124,12 +125,8 @@ def measure_model(
     Raises:
         BubblevizError: The profiles cannot be read, or do not contain a pipeline with layers.
     """
-    fleet, watched = Fleet(jobs), progress or Unwatched()
-    files = fleet.find(list(paths))
-    watched.files(refuse_same_content(fleet, [file.path for file in files]))
-    options = ReadOptions(find_conventions(conventions), memory=True)
-    read, _ = record_all(fleet, files, options, watched)
-    recordings, run = read.recordings, merge(read, RunHints())
+    parts, n_profiles = _read_parts(paths, conventions, jobs, progress or Unwatched())
+    run = merge(parts, RunHints())
     counts = count(run, skip=skip)
     times = explain(run, counts).phase_times
     typical = choose_typical(counts.iterations, counts.headline)
@@ -143,21 +140,44 @@ def measure_model(
     else:
         layers, layout, names, assumptions = split_stage_times(run.layers, workload)
     memory, allocated = None, None
-    if (rank_memory := memory_limits.collect_memory(recordings, run)) is not None:
+    if (rank_memory := memory_limits.collect_memory(parts.recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measure_memory(rank_memory, of_stages)
-        allocated = measure_layer_bytes(recordings, run, names, layout) if names else None
+        if names:
+            allocated = measure_layer_bytes(parts.recordings, run, names, layout)
     return _make_model(
-        f"{format_count(len(files), 'profile')} of {format_count(len(run.ranks), 'rank')}",
+        f"{format_count(n_profiles, 'profile')} of {format_count(len(run.ranks), 'rank')}",
         layers,
         layout,
         workload,
         assumptions,
         memory,
         allocated,
-        report.find_schedule(recordings, run, counts).name,
+        report.find_schedule(parts.recordings, run, counts).name,
         None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
     )
+
+
+def _read_parts(
+    paths: Sequence[str], conventions: Sequence[str], jobs: int, progress: Progress
+) -> tuple[Recordings, int]:
+    """Read the profiles of a run with their memory, and return the number of profiles as well.
+
+    Args:
+        paths: Profiles, as for :func:`bubbleviz.analyze`.
+        conventions: Names or TOML files of the conventions that the range names follow.
+        jobs: Number of processes used to read profiles.
+        progress: Callback that receives the progress of reading files.
+
+    Raises:
+        BubblevizError: The profiles cannot be read.
+    """
+    fleet = Fleet(jobs)
+    files = fleet.find(list(paths))
+    progress.files(refuse_same_content(fleet, [file.path for file in files]))
+    options = ReadOptions(find_conventions(conventions), memory=True)
+    parts, _ = record_all(fleet, files, options, progress)
+    return parts, len(files)
 
 
 def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:

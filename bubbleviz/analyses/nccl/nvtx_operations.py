@@ -230,24 +230,45 @@ def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple
     Returns:
         The rows of the first and last kernel of each operation, or -1 if no kernel has its key.
     """
-    n_operations = len(operations[0])
-    first, last = np.full((2, n_operations), NONE, np.int64)
-    if n_operations == 0 or len(kernels[0]) == 0:
+    first, last = np.full((2, len(operations[0])), NONE, np.int64)
+    if len(operations[0]) == 0 or len(kernels[0]) == 0:
         return first, last
-    key_columns = (np.concatenate(pair) for pair in zip(operations, kernels, strict=True))
-    key = group_rows(*key_columns).of_row
-    operation_key, kernel_key = key[:n_operations], key[n_operations:]
-    n_keys = int(key.max()) + 1
+    operation_key, kernel_key = _number_keys(operations, kernels)
+    n_keys = 1 + max(int(operation_key.max()), int(kernel_key.max()))
     kernel_count = np.bincount(kernel_key, minlength=n_keys)
+    operation_count = np.bincount(operation_key, minlength=n_keys)
     has_kernel = np.flatnonzero(kernel_count[operation_key] > 0)
     matched_key = operation_key[has_kernel]
-    n = np.bincount(operation_key, minlength=n_keys)[matched_key]
-    k = kernel_count[matched_key]
-    j = iterations.number_occurrences((operation_key,))[has_kernel]
+    position = iterations.number_occurrences((operation_key,))[has_kernel]
+    low, high = _divide_evenly(position, kernel_count[matched_key], operation_count[matched_key])
     sorted_kernels = np.argsort(kernel_key, kind="stable")
     offset = (np.cumsum(kernel_count) - kernel_count)[matched_key]
-    low = j * k // n
-    high = np.maximum(low, (j + 1) * k // n - 1)
     first[has_kernel] = sorted_kernels[offset + low]
     last[has_kernel] = sorted_kernels[offset + high]
     return first, last
+
+
+def _number_keys(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+    """Number the distinct keys, and return the key of each operation and of each kernel.
+
+    Args:
+        operations: Key columns of the operations.
+        kernels: Key columns of the kernels.
+    """
+    columns = (np.concatenate(pair) for pair in zip(operations, kernels, strict=True))
+    key = group_rows(*columns).of_row
+    n_operations = len(operations[0])
+    return key[:n_operations], key[n_operations:]
+
+
+def _divide_evenly(position: Ints, n_kernels: Ints, n_operations: Ints) -> tuple[Ints, Ints]:
+    """Return the positions of each operation's first and last kernel; see :func:`distribute`.
+
+    Args:
+        position: Zero-based position of each operation among the operations with its key.
+        n_kernels: Number of kernels with its key.
+        n_operations: Number of operations with its key.
+    """
+    low = position * n_kernels // n_operations
+    high = np.maximum(low, (position + 1) * n_kernels // n_operations - 1)
+    return low, high

@@ -54,6 +54,25 @@ class Samples(Table):
     modules: tuple[str, ...] = field(metadata={"shared": True})
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _InstructionWork(Table):
+    """Kernels and copies that belong to an instruction, one row each.
+
+    Attributes:
+        activity: Row of the kernel or copy in the profile.
+        thunk: Row of the instruction's range.
+        instruction: Index of the instruction.
+        execution: Index of the execution on a device.
+        is_communication: Whether the name of the kernel is that of a communication kernel.
+    """
+
+    activity: Ints
+    thunk: Ints
+    instruction: Ints
+    execution: Ints
+    is_communication: Bools
+
+
 def measure(
     profile: Profile, kinds: Kinds, skip: int = 1
 ) -> tuple[Samples, Counter[str], tuple[Limitation, ...]]:
@@ -82,48 +101,72 @@ def measure(
     if len(rows) == 0:
         raise explain_no_instructions(profile)
     linked = linking.link(add_communication(profile, kinds), profile.ranges.take(rows))
-    linked_work, activities = linked.work, linked.profile.activities
+    activities = linked.profile.activities
     thunks, n_apart = find_thunks(profile.ranges, rows, names)
-    work = np.flatnonzero(linked_work.range != NONE)
+    work = _list_work(linked, thunks, kinds)
     if len(work) == 0:
         raise NothingToAnalyzeError(
             f"{path}: no XLA instruction has GPU work; record at least one complete step with: "
             "nsys profile -t cuda,nvtx"
         )
-    thunk = linked_work.range[work].astype(np.int64)
-    groups = group_rows(thunks.execution[thunk], activities.rank[work].astype(np.int64))
-    length_ns = activities.end_ns[work] - activities.start_ns[work]
-    # Copies have no name. Their name index is -1, which selects the last element.
-    is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
-    is_communication = is_communication_name[activities.name_id[work]]
+    first = work.take(group_rows(work.execution).first)
     is_collective = match_any(names.instructions, kinds.communication)
-    is_collective[thunks.instruction[thunk[is_communication]]] = True
-    first = thunk[groups.first]
+    is_collective[work.instruction[work.is_communication]] = True
     samples = Samples(
-        instruction=thunks.instruction[first],
-        module=thunks.module[first],
-        device=activities.rank[work[groups.first]].astype(np.int64),
-        cost_ns=intervals.group_sum(groups.of_row, len(groups), length_ns),
-        collective=is_collective[thunks.instruction[first]],
+        instruction=first.instruction,
+        module=thunks.module[first.thunk],
+        device=activities.rank[first.activity].astype(np.int64),
+        cost_ns=_sum_costs(activities, work),
+        collective=is_collective[first.instruction],
         instructions=names.instructions,
         modules=names.modules,
     )
     in_modules = bool((thunks.within != NONE).any())
     keep, left_out, n_warm_modules = _select_executions(
-        thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
+        thunks.take(first.thunk), samples.device, profile.ranges, skip, in_modules=in_modules
     )
-    is_counted = keep[groups.of_row]
+    counted = work.take(keep[work.execution])
     notes = (
-        *_describe_overlap(path, activities, work[is_counted], is_communication[is_counted]),
+        *_describe_overlap(path, activities, counted.activity, counted.is_communication),
         *_describe_pairs(path, n_apart),
         *_describe_graphs(
-            path, _count_graph_launches(profile, thunks.instruction[thunk], linked_work, work)
+            path, _count_graph_launches(profile, work.instruction, linked.work, work.activity)
         ),
-        *_describe_work_without_costs(path, activities, linked_work),
+        *_describe_work_without_costs(path, activities, linked.work),
         *_describe_warm_modules(path, n_warm_modules, skip),
     )
     limitations = (*linked.profile.limitations, *linked.limitations, *notes)
     return samples.take(keep), left_out, limitations
+
+
+def _list_work(linked: linking.LinkedProfile, thunks: Thunks, kinds: Kinds) -> _InstructionWork:
+    """List the kernels and copies that belong to an instruction.
+
+    Args:
+        linked: The profile, linked to the ranges of the instructions.
+        thunks: The instructions' ranges.
+        kinds: Name patterns that identify communication kernels.
+    """
+    activities = linked.profile.activities
+    activity = np.flatnonzero(linked.work.range != NONE)
+    thunk = linked.work.range[activity].astype(np.int64)
+    device = activities.rank[activity].astype(np.int64)
+    # Copies have no name. Their name index is -1, which selects the last element.
+    is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
+    return _InstructionWork(
+        activity=activity,
+        thunk=thunk,
+        instruction=thunks.instruction[thunk],
+        execution=group_rows(thunks.execution[thunk], device).of_row,
+        is_communication=is_communication_name[activities.name_id[activity]],
+    )
+
+
+def _sum_costs(activities: Activities, work: _InstructionWork) -> Ints:
+    """Return the total duration of each execution's kernels and copies, in ns."""
+    length_ns = activities.end_ns[work.activity] - activities.start_ns[work.activity]
+    n_executions = int(work.execution.max()) + 1
+    return intervals.group_sum(work.execution, n_executions, length_ns)
 
 
 def _describe_overlap(

@@ -409,9 +409,7 @@ def _make_rank_cells(
     compute_ns = rank_iterations.get_rank_column(entries, "compute_ns")
     active_ns = rank_iterations.get_rank_column(entries, "active_ns")
     coverage = {rank.rank: rank for rank in report.coverage}
-    scores = report.slowness.relative_score
-    if not (scores < _AS_FAST).any():
-        scores = np.full(len(scores), np.nan)
+    scores = _list_scores(report)
     cells = []
     for row in rows:
         ranks = [rank for rank in row if rank in index_of_rank]
@@ -422,18 +420,27 @@ def _make_rank_cells(
             )
             for column, column_ns in times_ns.items()
         }
-        gap = _compute_remaining_share(
-            int(active_ns[members].sum()), int(compute_ns[members].sum())
-        )
         row_cells["ratio %"] = doc.format_percent_cell(
             _average_if_all_known([ratios[index] for index in members])
         )
-        row_cells["launch-gap %"] = doc.format_percent_cell(gap)
-        covered = [coverage[rank] for rank in ranks if rank in coverage]
-        row_cells["attributed %"] = doc.format_percent_cell(_measure_attributed_share(covered))
+        row_cells["launch-gap %"] = doc.format_percent_cell(
+            _compute_remaining_share(int(active_ns[members].sum()), int(compute_ns[members].sum()))
+        )
+        row_cells["attributed %"] = doc.format_percent_cell(
+            _measure_attributed_share([coverage[rank] for rank in ranks if rank in coverage])
+        )
         row_cells["score"] = _format_score(scores[ranks])
         cells.append(row_cells)
     return cells
+
+
+def _list_scores(report: Report) -> Floats:
+    """Return the score of each rank; see :attr:`.Slowness.relative_score`.
+
+    All scores are NaN if no rank is noticeably slower than the fastest rank of its stage.
+    """
+    scores = report.slowness.relative_score
+    return scores if (scores < _AS_FAST).any() else np.full(len(scores), np.nan)
 
 
 def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:

@@ -17,6 +17,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.summary import AdviceEntry, join_sentences
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
+from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: Maximum relative difference between iteration lengths that are treated as equal.
 _SAME_BASE = 0.01
@@ -250,13 +251,22 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
             f"saves {doc.format_percent_cell(saved)} % (short ones first and last; -o report.json "
             "has the complete order)"
         )
-    is_by_stage = comparison.window == "stage"
-    if is_by_stage:
+    if comparison.window == "stage":
         yield doc.Sentence(
             "Consecutive iterations overlap, so schedules are compared by the longest window of a "
             "rank (ratio: stage). This window is a lower bound on the period"
         )
-    measured = comparison.measured
+    yield doc.Sentence(_describe_simulation(comparison, comparison.measured))
+
+
+def _describe_simulation(comparison: WhatIf, measured: MeasuredTimes) -> str:
+    """Return sentences about the times that the schedules are simulated with.
+
+    Args:
+        comparison: The simulated schedules.
+        measured: The measured times.
+    """
+    is_by_stage = comparison.window == "stage"
     n_stages = format_count(measured.stages, "stage")
     n_microbatches = format_count(measured.microbatches, "microbatch", "microbatches")
     length = "window" if is_by_stage else "iteration"
@@ -275,7 +285,7 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
         sentence += (
             " The backward was measured as one operation, and half of its time is assigned to W."
         )
-    yield doc.Sentence(sentence)
+    return sentence
 
 
 def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.errors import NothingToAnalyzeError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.numbering import CodedTexts
@@ -481,10 +481,16 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     if not is_repeated.any():
         return
     index = int(is_repeated.argmax())
-    row, first_row = int(rows[index]), int(rows[first[index]])
+    raise _make_repetition_error(cells, operations, int(rows[index]), int(rows[first[index]]))
+
+
+def _make_repetition_error(
+    cells: Cells, operations: Operations, row: int, first_row: int
+) -> ProfileError:
+    """Return the error for a row that repeats the operation in an earlier row."""
     phase, microbatch = Phase(int(operations.phase[row])).label, int(operations.microbatch[row])
     where = "" if microbatch == NONE else f" of microbatch {microbatch}"
-    raise cells.refusal(
+    return cells.refusal(
         row,
         f"it repeats the {phase}{where} from {cells.row_noun} {first_row + 1}; list each operation "
         "only once",
