@@ -158,7 +158,9 @@ class PictureOptions(PaperOptions):
     """Options for pictures: iterations and ranks to draw, and optional parts of the picture."""
 
     iteration: str | None = option(
-        "N|A-B|all", "Iterations to draw [default: the median]", "Selection"
+        "N|A-B|all",
+        "Iterations to draw [default: the median, or a slow one that the advice names]",
+        "Selection",
     )
     ranks: str | None = option("0-3,5", "Numbers of the ranks to draw.", "Selection")
     stages: str | None = option("0-3,5", "Numbers of the stages to draw.", "Selection")

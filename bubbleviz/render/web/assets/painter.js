@@ -320,11 +320,12 @@ class Painter {
 }
 
 // Returns a label and its shorter forms: without the location after the stage, then without the number
-// of copies, then abbreviated.
+// of copies, then abbreviated, then without the mark. Marked labels are bold as well.
 function listLabelForms(whole) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (one of ");
-  return [whole, place, name, name.replace("stage ", "s").replace(" GPU ", ":")];
+  const short = name.replace("stage ", "s").replace(" GPU ", ":");
+  return [whole, place, name, short, short.replace("► ", "")];
 }
 
 // Cuts out the middle of a label that is too long, because the labels of ranks differ at their ends.
