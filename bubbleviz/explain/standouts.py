@@ -243,18 +243,23 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
                 prefix = "p" if kind == "pipeline" else ""
                 yield kind, f"{kind} {prefix}{to_one_line(str(key), 60)}", unnamed
                 is_unnamed[unnamed] = False
+    has_pipelines = len({rank.pipeline for rank in ranks}) > 1
     for index in np.flatnonzero(is_unnamed).tolist():
-        yield "rank", _name_rank(ranks, index), np.array([index], np.int64)
+        name = _name_rank(ranks[index], index, has_pipelines=has_pipelines)
+        yield "rank", name, np.array([index], np.int64)
 
 
-def _name_rank(ranks: Sequence[Rank], index: int) -> str:
+def _name_rank(rank: Rank, index: int, *, has_pipelines: bool) -> str:
     """Return the name of a rank, followed by its stage if the stage is known.
 
-    The pipeline is added to the stage if the run has several.
+    Args:
+        rank: The rank.
+        index: Index of the rank.
+        has_pipelines: Whether the run has several pipelines, so that the stage includes the
+            pipeline if it is known.
     """
-    rank = ranks[index]
-    has_pipelines = rank.pipeline is not None and len({r.pipeline for r in ranks}) > 1
-    pipeline = f"p{rank.pipeline} " if has_pipelines else ""
+    is_named = has_pipelines and rank.pipeline is not None
+    pipeline = f"p{rank.pipeline} " if is_named else ""
     stage = "" if rank.stage is None else f", {pipeline}stage {rank.stage}"
     name = format_rank_name(rank.global_rank, index, to_one_line(rank.label, 40))
     return f"{name}{stage}"
