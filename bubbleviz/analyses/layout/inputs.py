@@ -11,7 +11,7 @@ from bubbleviz.analyses.layout import layer_table
 from bubbleviz.analyses.layout.layer_memory import add_layer_memory, measure_layer_bytes
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.layer_names import LayerName
-from bubbleviz.count.count import count
+from bubbleviz.count.count import Counts, count
 from bubbleviz.count.iterations import choose_typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
@@ -129,9 +129,7 @@ def measure_model(
     run = merge(parts, RunHints())
     counts = count(run, skip=skip)
     times = explain(run, counts).phase_times
-    typical = choose_typical(counts.iterations, counts.headline)
-    microbatches = None if typical is None else typical.microbatches
-    ratio = None if typical is None else typical.ratios.get("schedule")
+    microbatches, schedule_ns = _measure_typical(counts)
     workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
     names: tuple[LayerName, ...] = ()
     assumptions: tuple[str, ...] = (_EVEN,)
@@ -141,8 +139,9 @@ def measure_model(
         layers, layout, names, assumptions = split_stage_times(run.layers, workload)
     memory, allocated = None, None
     if (rank_memory := memory_limits.collect_memory(parts.recordings, run)) is not None:
-        of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measure_memory(rank_memory, of_stages)
+        memory = measure_memory(
+            rank_memory, {kind.virtual_stage: kind.stage for kind in times.kinds}
+        )
         if names:
             allocated = measure_layer_bytes(parts.recordings, run, names, layout)
     return _make_model(
@@ -154,8 +153,23 @@ def measure_model(
         memory,
         allocated,
         report.find_schedule(parts.recordings, run, counts).name,
-        None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
+        schedule_ns,
     )
+
+
+def _measure_typical(counts: Counts) -> tuple[int | None, float | None]:
+    """Return the number of microbatches of the typical iteration, and the length of its schedule.
+
+    The length is that of the window of the ratio ``schedule``, in ns. Each value is None if it is
+    unknown.
+    """
+    typical = choose_typical(counts.iterations, counts.headline)
+    if typical is None:
+        return None, None
+    ratio = typical.ratios.get("schedule")
+    if ratio is None or ratio.window_ns is None:
+        return typical.microbatches, None
+    return typical.microbatches, float(ratio.window_ns)
 
 
 def _read_parts(

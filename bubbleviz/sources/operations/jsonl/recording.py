@@ -119,12 +119,7 @@ def _make_cells(
     name, count = operations.name_id, len(operations)
     phase = meanings.phase[name]
     iteration, iteration_names, is_paired = _make_iterations(session, operations)
-    # Operations without device times ran on the host, unless their device times were lost.
-    on_device = operations.start_ns != NONE
-    has_span = on_device | ~operations.times_lost
-    start_ns = np.where(on_device, operations.start_ns, operations.host_start_ns)
-    end_ns = np.where(on_device, operations.end_ns, operations.host_end_ns)
-    end_ns = np.maximum(start_ns, end_ns)
+    has_span, start_ns, end_ns = _find_spans(operations)
     waiting, awaited = _find_waits(phase, has_span, operations.host_end_ns)
     waits = model.BusyIntervals(waiting, start_ns[awaited], end_ns[awaited])
     waited_ns = intervals.group_sum(waiting, count, waits.end_ns - waits.start_ns)
@@ -139,7 +134,7 @@ def _make_cells(
         "received_ns": NumberColumn(received_ns, received_ns != NONE),
     }
     # Assume that the host launched the work when it entered the range.
-    is_launched = on_device | ~has_span
+    is_launched = (operations.start_ns != NONE) | operations.times_lost
     if is_launched.any():
         numbers["launched_ns"] = NumberColumn(operations.host_start_ns, is_launched)
     if not is_paired:
@@ -151,10 +146,30 @@ def _make_cells(
     }
     if iteration_names:
         texts["iteration"] = CodedTexts(iteration, iteration_names)
-    interval_columns = {"waits": waits, "pauses": _find_pauses(session, operations)}
     return Cells(
-        session.path, count, numbers, texts, interval_columns, row_noun="operation", notes=notes
+        session.path,
+        count,
+        numbers,
+        texts,
+        {"waits": waits, "pauses": _find_pauses(session, operations)},
+        row_noun="operation",
+        notes=notes,
     )
+
+
+def _find_spans(operations: RecordedOperations) -> tuple[Bools, Ints, Ints]:
+    """Find when each operation ran: at its device times, or at its host times if it has none.
+
+    Returns:
+        has_span: Mask of the operations whose times are known. Operations without device times ran
+            on the host, unless their device times were lost.
+        start_ns: Start of each operation.
+        end_ns: End of each operation, at least its start.
+    """
+    on_device = operations.start_ns != NONE
+    start_ns = np.where(on_device, operations.start_ns, operations.host_start_ns)
+    end_ns = np.where(on_device, operations.end_ns, operations.host_end_ns)
+    return on_device | ~operations.times_lost, start_ns, np.maximum(start_ns, end_ns)
 
 
 def _make_columns_from_names(
