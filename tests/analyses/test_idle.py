@@ -762,8 +762,8 @@ def test_shares_add_up_and_the_idlest_device_is_first(tmp_path: Path) -> None:
     lines = render_texts(report).partition(TITLE)[2].splitlines()
     # Devices with equal idle time keep their order.
     assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
-    assert lines[6].startswith("idle: 20.00 % (c ")
-    assert "median 20.00 % of 3 devices" in lines[6]
+    assert lines[6].startswith("idle time of 3 devices: 20.00 % (c ")
+    assert "median 20.00 %" in lines[6]
 
 
 # Tests of kernels and the launch queue, comparisons, checks and pages of idle-time reports.

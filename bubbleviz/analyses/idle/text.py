@@ -521,9 +521,9 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
     yield _make_table(title, rows, len(order), top, "", ("device",))
     most_idle, least_idle = order[0], order[-1]
     yield blocks.Sentence(
-        f"idle: {format_percent(float(idle[least_idle]))} ({labels[least_idle]}) to "
-        f"{format_percent(float(idle[most_idle]))} ({labels[most_idle]}), median "
-        f"{format_percent(float(np.median(idle)))} of {len(order)} devices"
+        f"idle time of {len(order)} devices: {format_percent(float(idle[least_idle]))} "
+        f"({labels[least_idle]}) to {format_percent(float(idle[most_idle]))} "
+        f"({labels[most_idle]}), median {format_percent(float(np.median(idle)))}"
     )
 
 
