@@ -8,8 +8,8 @@ which of the two functions runs.
 The functions are grouped by the modules that use them. Interval functions come first; they are used
 by :mod:`bubbleviz.model.intervals`. Sorting and grouping follow (:mod:`bubbleviz.model.grouping`),
 then linking and spans (:mod:`bubbleviz.interpret.linking` and :mod:`bubbleviz.interpret.spans`),
-orders (:mod:`bubbleviz.schedules.search.orders`), and SQLite pages
-(:mod:`bubbleviz.sources.sqlite.pages`).
+orders and trials (:mod:`bubbleviz.schedules.search.orders` and
+:mod:`bubbleviz.schedules.search.trials`), and SQLite pages (:mod:`bubbleviz.sources.sqlite.pages`).
 """
 
 from __future__ import annotations
@@ -504,6 +504,31 @@ def improve_orders(
         return None
     search = trials, memory, rise, seed, enough
     return native.call("orders_improved", pipeline, (code, offset), *search)
+
+
+def run_trial(
+    *,
+    pipeline: tuple[Argument, ...],
+    trial: tuple[Argument, ...],
+    code: npt.NDArray[np.int32],
+    offset: npt.NDArray[np.int32],
+) -> bool | None:
+    """Run a trial, in which each device chooses its next operation whenever it is free.
+
+    Args:
+        pipeline: Members of ``struct pipeline`` in ``orders.c``. There must be a microbatch.
+        trial: Members of ``struct trial`` in ``orders.c``. ``excess`` and ``slot`` are modified in
+            place.
+        code: Operation codes of all devices in the order in which they ran. Written in place.
+        offset: Index of each device's first operation, followed by the number of operations.
+
+    Returns:
+        Whether all operations have run. The result is None if the native library is missing.
+    """
+    native = get_library()
+    return (
+        None if native is None else bool(native.call("trial_run", pipeline, trial, (code, offset)))
+    )
 
 
 def find_leaves(

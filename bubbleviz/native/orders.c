@@ -1,4 +1,5 @@
-/* Orders: simulates a pipeline with given orders of operations, and searches for faster orders. */
+/* Orders: simulates a pipeline with given orders of operations, searches for faster orders, and
+ * runs trials, in which each device chooses its next operation whenever it is free. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +11,10 @@
 
 /* Phases. The code of an operation is 3 * virtual_stage + phase. */
 enum { FORWARD, BACKWARD, WEIGHT };
-enum { UNKNOWN = -1 };
+enum { UNKNOWN = -1, WAIT = -1 };
+
+/* A time that is later than the end of any schedule. */
+#define NEVER ((int64_t)1 << 62)
 
 /* The fields of bubbleviz.schedules.search.problem.Problem. */
 struct pipeline {
@@ -320,4 +324,298 @@ done:
     free(more);
     free(room);
     return best_length;
+}
+
+/* The parameters of a trial, see bubbleviz.schedules.search.trials. */
+struct trial {
+    const int32_t *stage;        /* virtual stages of all devices, concatenated */
+    const int32_t *stage_offset; /* index of each device's first virtual stage, then the total */
+    const int64_t *max_wait;     /* longest wait that is preferred to W, per virtual stage */
+    int64_t *excess;             /* excess of each device so far */
+    int64_t target;              /* excess at which the trial fails */
+    const int64_t *max_memory;   /* memory in use up to which an F may start, per virtual stage */
+    const int64_t *cap;    /* greedy: microbatches between F and B, per virtual stage; or NULL */
+    int64_t *slot;         /* squeezed: slot of the next operation with each code; or NULL */
+    const int64_t *pause;  /* squeezed: longest wait before a new microbatch, per virtual stage */
+    int64_t period;        /* squeezed: number of slots from one microbatch to the next */
+    int64_t forward_first; /* greedy: whether F comes before B */
+    int64_t lazy;          /* greedy: whether W waits until memory is short or no F is left */
+};
+
+/* Scratch memory for one trial. */
+struct state {
+    int64_t *arrival;    /* arrival of each input, indexed by (code, microbatch) */
+    int64_t *next_input; /* arrival of the next input for each code, or NEVER if it is unknown */
+    int64_t *free_at;    /* time at which each device is free */
+    int64_t *wake;       /* time at which each device chooses next */
+    int64_t *memory;     /* memory in use on each device */
+    int64_t *first_b;    /* squeezed: slot of the first B of each device's first virtual stage */
+    int32_t *sent;       /* number of inputs that are known for each code */
+    int32_t *done;       /* number of operations with each code that have run */
+    int32_t *forwards;   /* number of Fs that each device still has to run */
+    int32_t *at;         /* index of each device's next operation */
+    int32_t *pending;    /* virtual stages of the Bs of each device, in order */
+    int32_t *head;       /* index in `pending` of each device's oldest B without W */
+    int32_t *tail;       /* index in `pending` after each device's last B */
+};
+
+static int should_wait(const struct trial *t, int32_t device, int32_t stage, int64_t wait)
+{
+    return wait < t->max_wait[stage] && t->excess[device] + wait < t->target;
+}
+
+/* Greedy.choose */
+static int32_t choose_greedy(const struct pipeline *p, const struct trial *t,
+                             const struct state *s, int32_t device, int64_t now)
+{
+    const int32_t first = t->stage_offset[device], stop = t->stage_offset[device + 1];
+    int64_t next = NEVER, largest = 0;
+    int32_t backward = WAIT;
+
+    for (int32_t i = first; i < stop && backward == WAIT; i++) {
+        const int32_t code = 3 * t->stage[i] + BACKWARD;
+        if (s->next_input[code] <= now)
+            backward = code;
+        else if (s->next_input[code] < next)
+            next = s->next_input[code];
+    }
+    if (backward != WAIT && !t->forward_first)
+        return backward;
+    for (int32_t i = stop; i-- > first;) {
+        const int32_t stage = t->stage[i], code = 3 * stage + FORWARD;
+        if (s->memory[device] > t->max_memory[stage] ||
+            s->done[code] - s->done[3 * stage + BACKWARD] >= t->cap[stage])
+            continue;
+        if (s->next_input[code] <= now)
+            return code;
+        if (s->next_input[code] < next)
+            next = s->next_input[code];
+    }
+    if (backward != WAIT || s->head[device] == s->tail[device])
+        return backward;
+    const int32_t stage = s->pending[s->head[device]];
+    const int64_t wait = next - now;
+    if (should_wait(t, device, stage, wait))
+        return WAIT;
+    if (t->lazy && next < NEVER && s->forwards[device]) {
+        for (int32_t i = first; i < stop; i++)
+            if (p->held[t->stage[i]] > largest)
+                largest = p->held[t->stage[i]];
+        if (s->memory[device] <= p->limit[device] - largest &&
+            t->excess[device] + wait < t->target)
+            return WAIT;
+    }
+    return 3 * stage + WEIGHT;
+}
+
+/* Squeezed._choose_weight_or_wait */
+static int32_t choose_weight(const struct trial *t, int32_t device, int32_t weight, int64_t wait)
+{
+    return weight == WAIT || should_wait(t, device, weight / 3, wait) ? WAIT : weight;
+}
+
+/* Squeezed._find_arrival */
+static int64_t arrival_of(const struct trial *t, const struct state *s, int32_t device,
+                          int32_t code)
+{
+    if (code % 3 == FORWARD && s->memory[device] > t->max_memory[code / 3])
+        return NEVER;
+    return s->next_input[code];
+}
+
+/* Squeezed._choose_in_order */
+static int32_t choose_in_order(const struct pipeline *p, const struct trial *t,
+                               const struct state *s, int32_t device, int32_t pending,
+                               int64_t now)
+{
+    int32_t best = pending;
+
+    for (int32_t i = t->stage_offset[device]; i < t->stage_offset[device + 1]; i++)
+        for (int32_t code = 3 * t->stage[i]; code <= 3 * t->stage[i] + BACKWARD; code++)
+            if (s->done[code] < p->microbatches &&
+                (best == WAIT || t->slot[code] < t->slot[best]))
+                best = code;
+    if (best == pending)
+        return best;
+    const int64_t arrival = arrival_of(t, s, device, best);
+    return arrival <= now ? best : choose_weight(t, device, pending, arrival - now);
+}
+
+/* Squeezed._choose_by_arrival */
+static int32_t choose_by_arrival(const struct trial *t, const struct state *s, int32_t device,
+                                 int32_t pending, int64_t now)
+{
+    const int32_t first = t->stage_offset[device], stop = t->stage_offset[device + 1];
+    int32_t forward = WAIT, backward = WAIT;
+    int64_t next = NEVER;
+
+    for (int32_t i = first; i < stop; i++) {
+        int32_t code = 3 * t->stage[i] + BACKWARD;
+        int64_t arrival = s->next_input[code];
+        if (arrival <= now && (backward == WAIT || t->slot[code] > t->slot[backward]))
+            backward = code;
+        if (arrival > now && arrival < next)
+            next = arrival;
+        code = 3 * t->stage[i] + FORWARD;
+        if (t->slot[code] >= s->first_b[device])
+            continue;
+        arrival = arrival_of(t, s, device, code);
+        if (arrival <= now)
+            forward = code;
+        else if (arrival < next)
+            next = arrival;
+    }
+    const int64_t wait = next - now;
+    if (backward != WAIT)
+        return backward;
+    if (forward == WAIT)
+        return choose_weight(t, device, pending, wait);
+    const int32_t stage = t->stage[first];
+    const int pauses = forward == 3 * stage + FORWARD && wait < t->pause[stage];
+    return pauses && t->excess[device] + wait < t->target ? WAIT : forward;
+}
+
+/* Squeezed.choose */
+static int32_t choose_squeezed(const struct pipeline *p, const struct trial *t,
+                               const struct state *s, int32_t device, int64_t now)
+{
+    const int32_t first = t->stage_offset[device];
+    int32_t pending = WAIT;
+
+    for (int32_t i = first; i < t->stage_offset[device + 1]; i++) {
+        const int32_t code = 3 * t->stage[i] + WEIGHT;
+        if (s->done[code] < s->done[code - 1] &&
+            (pending == WAIT || t->slot[code] < t->slot[pending]))
+            pending = code;
+    }
+    const int in_order = s->forwards[device] && s->done[3 * t->stage[first] + BACKWARD];
+    const int32_t code = in_order ? choose_in_order(p, t, s, device, pending, now)
+                                  : choose_by_arrival(t, s, device, pending, now);
+    if (code != WAIT)
+        t->slot[code] += t->period;
+    return code;
+}
+
+/* Record the arrival of an input, and wake the device that receives it. */
+static void send_input(const struct pipeline *p, struct state *s, int32_t code, int64_t arrival)
+{
+    const int32_t device = p->placement[code / 3];
+    s->arrival[code * p->microbatches + s->sent[code]++] = arrival;
+    if (s->next_input[code] == NEVER)
+        s->next_input[code] = arrival;
+    if (arrival >= s->free_at[device] && arrival < s->wake[device])
+        s->wake[device] = arrival;
+}
+
+/* Run an operation on a device and send its result. */
+static void start_operation(const struct pipeline *p, struct state *s, int32_t device,
+                            int32_t code, int64_t now)
+{
+    const int32_t stage = code / 3, phase = code % 3;
+    const int64_t end = now + p->length[code];
+
+    s->free_at[device] = s->wake[device] = end;
+    const int32_t done = ++s->done[code];
+    const int known = phase != WEIGHT && done < s->sent[code];
+    s->next_input[code] = known ? s->arrival[code * p->microbatches + done] : NEVER;
+    if (phase == FORWARD) {
+        s->forwards[device]--;
+        s->memory[device] += p->held[stage];
+        if (stage + 1 < p->stages)
+            send_input(p, s, code + 3, end + p->down[stage]);
+        else /* The last stage starts the backward itself. */
+            send_input(p, s, code + 1, end);
+    } else if (phase == BACKWARD) {
+        s->memory[device] -= p->held[stage] - p->kept[stage];
+        s->pending[s->tail[device]++] = stage;
+        if (stage)
+            send_input(p, s, code - 3, end + p->up[stage]);
+    } else {
+        s->memory[device] -= p->kept[stage];
+        s->head[device]++;
+    }
+}
+
+/* Let a device that waits choose again when its next input arrives. */
+static void sleep_until_input(const struct trial *t, struct state *s, int32_t device, int64_t now)
+{
+    s->wake[device] = NEVER;
+    for (int32_t i = t->stage_offset[device]; i < t->stage_offset[device + 1]; i++)
+        for (int32_t code = 3 * t->stage[i]; code <= 3 * t->stage[i] + BACKWARD; code++)
+            if (s->next_input[code] > now && s->next_input[code] < s->wake[device])
+                s->wake[device] = s->next_input[code];
+}
+
+static void prepare(const struct pipeline *p, const struct trial *t, const struct orders *orders,
+                    struct state *s, char *room)
+{
+    const size_t codes = 3 * (size_t)p->stages, devices = (size_t)p->devices;
+    s->arrival = taken(&room, codes * (size_t)p->microbatches * sizeof *s->arrival);
+    s->next_input = taken(&room, codes * sizeof *s->next_input);
+    s->free_at = taken(&room, devices * sizeof *s->free_at);
+    s->wake = taken(&room, devices * sizeof *s->wake);
+    s->memory = taken(&room, devices * sizeof *s->memory);
+    s->first_b = taken(&room, devices * sizeof *s->first_b);
+    s->sent = taken(&room, codes * sizeof *s->sent);
+    s->done = taken(&room, codes * sizeof *s->done);
+    s->forwards = taken(&room, devices * sizeof *s->forwards);
+    s->at = taken(&room, devices * sizeof *s->at);
+    s->pending = taken(&room, (size_t)orders->offset[devices] * sizeof *s->pending);
+    s->head = taken(&room, devices * sizeof *s->head);
+    s->tail = taken(&room, devices * sizeof *s->tail);
+    for (size_t code = 0; code < codes; code++)
+        s->next_input[code] = NEVER;
+    /* The inputs of the first virtual stage have arrived at time 0, which calloc wrote. */
+    s->sent[FORWARD] = (int32_t)p->microbatches;
+    s->next_input[FORWARD] = 0;
+    for (size_t device = 0; device < devices; device++) {
+        const int32_t first = t->stage_offset[device], stop = t->stage_offset[device + 1];
+        s->forwards[device] = (stop - first) * (int32_t)p->microbatches;
+        s->at[device] = s->head[device] = s->tail[device] = orders->offset[device];
+        if (t->slot)
+            s->first_b[device] = t->slot[3 * t->stage[first] + BACKWARD];
+    }
+}
+
+/* Run a trial, and write the order of each device to `orders`. Return 1 if all operations have run,
+ * or 0 if the excess of a device reached the target, the devices deadlocked, or memory ran out.
+ * There must be at least one microbatch. */
+EXPORTED int64_t bubbleviz_trial_run(const struct pipeline *p, const struct trial *t,
+                                     struct orders *orders)
+{
+    const size_t operations = (size_t)orders->offset[p->devices];
+    const size_t codes = 3 * (size_t)p->stages;
+    char *room = calloc(1, operations * 12 + codes * 16 + (size_t)p->devices * 48 + 1024);
+    struct state s;
+    size_t left = operations;
+
+    if (!room)
+        return 0;
+    prepare(p, t, orders, &s, room);
+    while (left) {
+        int32_t device = 0;
+        for (int32_t other = 1; other < p->devices; other++)
+            if (s.wake[other] < s.wake[device])
+                device = other;
+        const int64_t now = s.wake[device];
+        if (now == NEVER)
+            break;
+        const int32_t code = t->slot ? choose_squeezed(p, t, &s, device, now)
+                                     : choose_greedy(p, t, &s, device, now);
+        if (code == WAIT) {
+            sleep_until_input(t, &s, device, now);
+            continue;
+        }
+        const int64_t idle = now - s.free_at[device];
+        if (idle && (s.at[device] > orders->offset[device] || !p->of_cost)) {
+            t->excess[device] += idle;
+            if (t->excess[device] >= t->target)
+                break;
+        }
+        orders->code[s.at[device]++] = code;
+        start_operation(p, &s, device, code, now);
+        left--;
+    }
+    free(room);
+    return !left;
 }

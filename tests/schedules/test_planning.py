@@ -18,10 +18,11 @@ from bubbleviz.schedules.plan import Memory, Plan, make_looped_placement, make_v
 from bubbleviz.schedules.plan_memory import compute_peak_memory
 from bubbleviz.schedules.planning import find_best_plan, list_fixed_plans
 from bubbleviz.schedules.search.makespan_bound import compute_lower_bound
-from bubbleviz.schedules.search.orders import find_shortest_orders, improve_orders
+from bubbleviz.schedules.search.orders import _run_trials, find_shortest_orders, improve_orders
 from bubbleviz.schedules.search.problem import Codes, build_problem, decode_plan
 from bubbleviz.schedules.simulation import simulate_outcome
 from bubbleviz.schedules.workload import Workload, build_device_workload
+from tests.support.compiled import build_library
 from tests.support.published_orders import Row, read_numbers, read_reference
 
 pytestmark = pytest.mark.thorough
@@ -201,6 +202,27 @@ def test_the_compiled_search_gives_the_same(
         if makespan and compiled is not None:
             plan = decode_plan("", problem, compiled[1], fused=not work.split)
             assert simulate_outcome(plan, work).makespan_ns == compiled[0]
+
+
+@QUIET
+@given(workloads(max_microbatches=6), st.booleans())
+def test_compiled_trials_give_the_same(work: Workload, makespan: bool) -> None:
+    problem = build_problem(work, fused=not work.split, makespan=makespan)
+    library = build_library()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bubbleviz.native.library._load_once", lambda: library)
+        compiled = _run_trials(problem, weights=True)
+        patch.setenv(SWITCH, "0")
+        assert _run_trials(problem, weights=True) == compiled
+
+
+def test_trials_whose_times_need_more_than_64_bits_run_without_compiled_code() -> None:
+    problem = build_problem(workload((0, 1, 1, 0), 3))
+    lengths = tuple(length << 52 for length in problem.lengths)
+
+    assert _run_trials(replace(problem, lengths=lengths), weights=True) == _run_trials(
+        problem, weights=True
+    )
 
 
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:

@@ -36,11 +36,18 @@ from typing import NamedTuple
 import numpy as np
 
 from bubbleviz.native import functions as native
-from bubbleviz.native.library import Argument
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import make_v_placement
 from bubbleviz.schedules.search.blocks import list_blocks
-from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, NEVER, WEIGHT, Codes, Problem
+from bubbleviz.schedules.search.problem import (
+    BACKWARD,
+    FORWARD,
+    NEVER,
+    WEIGHT,
+    Codes,
+    Problem,
+    list_columns,
+)
 from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, list_policies
 
 #: Distances to move an operation by; one is chosen at random.
@@ -48,8 +55,6 @@ from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, 
 _DISTANCES = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
 _UNKNOWN = -1
 _MASK = (1 << 64) - 1
-#: Maximum sum of times, in ticks, that fits in 64 bits in C.
-_MAX_TICKS = 1 << 60
 
 #: The length of the orders in ticks (makespan or longest window), and the orders themselves.
 Orders = tuple[int, Codes]
@@ -87,28 +92,12 @@ def improve_orders(
         makespan or the longest window of any device (see ``problem.makespan``). None if ``codes``
         deadlock or exceed the memory.
     """
-    longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
-    if longest * 8 * problem.devices > _MAX_TICKS:
+    if not problem.fits_in_64_bits:
         return HillClimbing(problem, codes).run(trials, memory, rise, seed, enough)
     offset = np.cumsum([0, *map(len, codes)]).astype(np.int32)
-    columns = (
-        problem.lengths,
-        problem.down,
-        problem.up,
-        problem.activation,
-        problem.weight_activation,
-        problem.limit,
-    )
     code = np.array([code for order in codes for code in order], np.int32)
-    sizes: tuple[int, ...] = problem.devices, len(problem.placement), problem.microbatches
-    pipeline: tuple[Argument, ...] = (
-        np.array(problem.placement, np.int32),
-        *(np.array(column, np.int64) for column in columns),
-        *sizes,
-        not problem.makespan,
-    )
     length = native.improve_orders(
-        pipeline=pipeline,
+        pipeline=list_columns(problem),
         code=code,
         offset=offset,
         trials=trials,

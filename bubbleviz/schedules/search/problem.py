@@ -10,21 +10,45 @@ at no cost.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.native.library import Argument
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.plan_memory import ROUNDING
 from bubbleviz.schedules.workload import Workload
 
 #: A time that is later than the end of any schedule.
 NEVER = 1 << 62
+#: Maximum sum of times, in ticks, that fits in 64 bits in C.
+_MAX_TICKS = 1 << 60
 #: Largest activation memory of any virtual stage, in integer units of memory.
 _MEMORY_UNITS = 1 << 40
 #: Numbers of the phases in the codes of operations (see ``Codes``).
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 PHASE_CODES = {Phase.F: FORWARD, Phase.B: BACKWARD, Phase.BW: BACKWARD, Phase.W: WEIGHT}
+
+
+class Effect(NamedTuple):
+    """What an operation does when it runs.
+
+    Attributes:
+        length: Duration, in ticks.
+        memory: Change of the memory in use on the device.
+        receiver: Code of the operation that receives the result, or None if no operation does.
+            The W of a virtual stage receives nothing, because it can always run after its B.
+        transfer: Time from the end of the operation to the arrival of the result.
+    """
+
+    length: int
+    memory: int
+    receiver: int | None
+    transfer: int
 
 
 #: Operations of each device, in order. The code of an operation is ``3 * virtual_stage + phase``.
@@ -49,6 +73,7 @@ class Problem:
         makespan: Whether the windows of all devices begin when the first device begins. If False,
             each device's window begins with its first operation.
         stages: Virtual stages of each device, in ascending order.
+        effects: Effect of each operation, indexed by code.
         max_work: Total duration of the operations on the device that has the most work.
         slack: For each device, the difference between ``max_work`` and its own work.
     """
@@ -63,11 +88,12 @@ class Problem:
     limit: tuple[int, ...]
     makespan: bool = False
     stages: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    effects: tuple[Effect, ...] = field(init=False, repr=False, compare=False)
     max_work: int = field(init=False, repr=False)
     slack: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """List the virtual stages of each device, and compute its slack."""
+        """List the virtual stages of each device and the effects, and compute the slack."""
         stages: list[list[int]] = [[] for _ in range(max(self.placement) + 1)]
         for stage, device in enumerate(self.placement):
             stages[device].append(stage)
@@ -77,9 +103,24 @@ class Problem:
             for of_device in stages
         ]
         object.__setattr__(self, "stages", tuple(map(tuple, stages)))
+        object.__setattr__(self, "effects", tuple(self._list_effects()))
         object.__setattr__(self, "max_work", max(work) * self.microbatches)
         slack = tuple((max(work) - ticks) * self.microbatches for ticks in work)
         object.__setattr__(self, "slack", slack)
+
+    def _list_effects(self) -> Iterator[Effect]:
+        """Yield the effect of F, B and W of each virtual stage."""
+        last_stage = len(self.placement) - 1
+        for stage in range(len(self.placement)):
+            forward, backward, weight = self.lengths[3 * stage : 3 * stage + 3]
+            activation, kept = self.activation[stage], self.weight_activation[stage]
+            if stage < last_stage:
+                yield Effect(forward, activation, 3 * (stage + 1) + FORWARD, self.down[stage])
+            else:  # The last stage starts the backward itself.
+                yield Effect(forward, activation, 3 * stage + BACKWARD, 0)
+            receiver = 3 * (stage - 1) + BACKWARD if stage > 0 else None
+            yield Effect(backward, kept - activation, receiver, self.up[stage])
+            yield Effect(weight, -kept, None, 0)
 
     @property
     def devices(self) -> int:
@@ -90,6 +131,12 @@ class Problem:
     def chunks(self) -> int:
         """Number of virtual stages per device."""
         return len(self.placement) // self.devices
+
+    @property
+    def fits_in_64_bits(self) -> bool:
+        """Whether compiled code can represent all sums of times in 64 bits."""
+        longest = sum(self.lengths) * self.microbatches + sum(self.down) + sum(self.up)
+        return longest * 8 * self.devices <= _MAX_TICKS
 
     @property
     def operations(self) -> int:
@@ -103,6 +150,26 @@ class Problem:
             self.limit[device] // activation if activation else self.microbatches
             for device, activation in zip(self.placement, self.activation, strict=True)
         )
+
+
+def list_columns(problem: Problem) -> tuple[Argument, ...]:
+    """Return a problem as members of ``struct pipeline`` in ``orders.c``."""
+    columns = (
+        problem.lengths,
+        problem.down,
+        problem.up,
+        problem.activation,
+        problem.weight_activation,
+        problem.limit,
+    )
+    return (
+        np.array(problem.placement, np.int32),
+        *(np.array(column, np.int64) for column in columns),
+        problem.devices,
+        len(problem.placement),
+        problem.microbatches,
+        not problem.makespan,
+    )
 
 
 def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
