@@ -11,7 +11,7 @@ from bubbleviz.render.simulated import Estimate, Ideal
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.run_times import choose_sizes_and_times
+from bubbleviz.report.run_times import choose_sizes_and_times, describe_left_out
 from bubbleviz.report.saved import check_pipeline, read_pipeline
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
@@ -66,9 +66,10 @@ def simulate(
         )
     simulated = simulate_or_estimate(name, p, m, times, chunks)
     restrictions = () if run is None else read_restrictions(run.restrictions)
+    left_out = describe_left_out(run, (tf, tb, tw, tcomm))
     if isinstance(simulated, ideal.Ideal):
-        return convert_to(Ideal, simulated, restrictions=restrictions)
-    return convert_to(Estimate, simulated, restrictions=restrictions)
+        return convert_to(Ideal, simulated, restrictions=restrictions, left_out=left_out)
+    return convert_to(Estimate, simulated, restrictions=restrictions, left_out=left_out)
 
 
 def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:

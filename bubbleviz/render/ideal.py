@@ -43,6 +43,7 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
     return {
         **_make_size_values(result),
         "restrictions": [restriction.entry for restriction in result.restrictions],
+        "left_out": result.left_out,
         "cost_ms": result.cost_ms,
         "makespan_ms": ideal and ideal.makespan_ms,
         "carried_makespan_ms": ideal and ideal.carried_ms,
@@ -112,7 +113,7 @@ def format_latex(result: Ideal | Estimate, view: View) -> str:
             cost_ns=1e6 * result.cost_ms,
             bubble_ratio=result.stage_ratio,
         )
-        return simulation_latex.render([choice], result.restrictions, ())
+        return simulation_latex.render([choice], result.restrictions, (), result.left_out)
     plan = result.plan
     choice = Choice(
         plan.name,
@@ -124,7 +125,7 @@ def format_latex(result: Ideal | Estimate, view: View) -> str:
         peak_activations=max(result.peak_activations),
     )
     figure = list_figure_comments(view, "schedule.pdf", lambda drawn: _draw_page(result, drawn))
-    return simulation_latex.render([choice], result.restrictions, figure)
+    return simulation_latex.render([choice], result.restrictions, figure, result.left_out)
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
@@ -198,6 +199,8 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
         yield blocks.Sentence(
             f"  cost = {formula.text if formula else ''}; {explain_no_picture(name)}."
         )
+    if result.left_out:
+        yield blocks.Sentence(f"  {to_one_line(result.left_out, 200)}")
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
@@ -309,7 +312,7 @@ def format_sizes_latex(sizes: SimulatedSizes, view: View) -> str:
         figure = list_figure_comments(
             view, "schedules.pdf", lambda drawn: _draw_panel_page(sizes, drawn)
         )
-    return simulation_latex.render(sizes.choices, sizes.restrictions, figure)
+    return simulation_latex.render(sizes.choices, sizes.restrictions, figure, sizes.left_out)
 
 
 def _make_panel_titles(simulations: Sequence[Ideal]) -> list[str]:

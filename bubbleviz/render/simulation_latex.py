@@ -23,6 +23,7 @@ def render(
     choices: Sequence[Choice],
     restrictions: Iterable[Restriction],
     figure_comments: Iterable[str],
+    left_out: str = "",
 ) -> str:
     """Return a LaTeX table with one row per schedule and size, in the given order.
 
@@ -32,11 +33,12 @@ def render(
         choices: The predictions. Must not be empty.
         restrictions: Reasons why the measured times behind the predictions may be wrong.
         figure_comments: Comment lines that contain the figure, or nothing if there is no figure.
+        left_out: Sentence that names the slow iterations that the measured times leave out, or "".
     """
     lines = (
         *_list_comments(choices),
         *figure_comments,
-        *list_table_lines(_make_table(choices, restrictions)),
+        *list_table_lines(_make_table(choices, restrictions, left_out)),
     )
     return join_lines(lines)
 
@@ -49,7 +51,9 @@ def _list_comments(choices: Sequence[Choice]) -> Iterator[str]:
             yield f"% {truncate_latex(choice.schedule)}: {truncate_latex(choice.reason)}"
 
 
-def _make_table(choices: Sequence[Choice], restrictions: Iterable[Restriction]) -> LatexTable:
+def _make_table(
+    choices: Sequence[Choice], restrictions: Iterable[Restriction], left_out: str
+) -> LatexTable:
     """Return the table. The column with intervals is left out if no prediction has an interval."""
     has_errors = any(choice.error_ns is not None for choice in choices)
     header = ["Schedule", "$p$", "$m$", "$v$", "ms", r"Bubble \%", "Act."]
@@ -67,6 +71,8 @@ def _make_table(choices: Sequence[Choice], restrictions: Iterable[Restriction]) 
         note += " CI: interval of the predicted time, half width."
     for restriction in restrictions:
         note += f" Measured times: {escape_latex(capitalize(restriction.text))}."
+    if left_out:
+        note += f" {escape_latex(left_out)}."
     return LatexTable(
         caption="Simulated pipeline schedules.",
         label="simulation",

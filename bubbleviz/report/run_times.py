@@ -144,6 +144,17 @@ def describe_slow_iterations(run: RunSummary) -> str:
     return f"{noun} {names} {are} left out: {at_most}{longest:.2f} times the usual length"
 
 
+def describe_left_out(run: RunSummary | None, given_times: Sequence[Any]) -> str:
+    """Return a sentence that names the slow iterations that the times leave out, or "".
+
+    Args:
+        run: The run that provides the times that were not given, or None.
+        given_times: For each time of a simulation, the value that the user gave, or None.
+    """
+    uses_run = run is not None and any(value is None for value in given_times)
+    return describe_slow_iterations(run) if run is not None and uses_run else ""
+
+
 def _list_windows(run: RunSummary) -> dict[int, int]:
     """Return the ``schedule`` window of each averaged iteration in ns, keyed by iteration index.
 

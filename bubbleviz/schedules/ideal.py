@@ -59,6 +59,7 @@ class Ideal:
         peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
         restrictions: Reasons why the measured times may not cover a complete pipeline.
         carried_ms: Makespan including sends and receives, or None if they were not simulated.
+        left_out: Sentence that names the slow iterations that the measured times leave out, or "".
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class Ideal:
     peak_memory: tuple[float, ...]
     restrictions: tuple[Restriction, ...] = ()
     carried_ms: float | None = None
+    left_out: str = ""
 
     @property
     def bubble_ratio(self) -> float | None:
@@ -103,6 +105,7 @@ class Estimate:
         cost_ms: Longest time from the first start to the last end on a single device.
         stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
         restrictions: See :class:`Ideal`.
+        left_out: See :class:`Ideal`.
     """
 
     name: str
@@ -112,6 +115,7 @@ class Estimate:
     cost_ms: float
     stage_ratio: float | None
     restrictions: tuple[Restriction, ...] = ()
+    left_out: str = ""
 
     @property
     def bubble_ratio(self) -> float | None:

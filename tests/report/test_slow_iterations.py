@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from bubbleviz import simulate
 from bubbleviz.report.run_times import describe_slow_iterations, list_slow_iterations
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
@@ -83,3 +84,19 @@ def test_a_slow_iteration_does_not_change_predictions(
     for schedule, entry in usual.items():
         assert with_slow[schedule]["iteration_ns"] == pytest.approx(entry["iteration_ns"], rel=0.01)
         assert with_slow[schedule]["error_ns"] < 0.03 * entry["iteration_ns"]
+
+
+def test_a_single_schedule_names_the_slow_iteration(tmp_path: Path, cli: CommandLine) -> None:
+    run = summarize_planting(replace(EVEN, slow_iteration=2))
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(run.to_dict()), encoding="utf-8")
+    sentence = "Iteration 2 is left out: 1.50 times the usual length"
+    arguments = ("simulate", "--from", file, "--schedule", "zb-h1")
+
+    assert sentence in cli.printed(*arguments)
+    cli.printed(*arguments, "-o", tmp_path / "out.json", "-o", tmp_path / "out.tex")
+    assert json.loads((tmp_path / "out.json").read_text("utf-8"))["left_out"] == sentence
+    assert sentence in " ".join((tmp_path / "out.tex").read_text("utf-8").split())
+    assert simulate("zb-h1", report=file).left_out == sentence
+    all_times = ("--tf", 1, "--tb", 1, "--tw", 1, "--tcomm", 0)
+    assert "left out" not in cli.printed(*arguments, *all_times)

@@ -16,7 +16,7 @@ from bubbleviz.model.choices import CARRIERS
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.run_times import (
     choose_sizes_and_times,
-    describe_slow_iterations,
+    describe_left_out,
     measure_stage_times,
 )
 from bubbleviz.report.saved import read_pipeline
@@ -207,7 +207,11 @@ def simulate(
                 *schedule_and_sizes, stage_times, v, memory=memory, watch=watch
             )
     if saved is not None:
-        result = replace(result, restrictions=read_restrictions(saved.restrictions))
+        result = replace(
+            result,
+            restrictions=read_restrictions(saved.restrictions),
+            left_out=describe_left_out(saved, given_times),
+        )
     outputs.names.note(saved)
     view = paper.make_view(outputs.public_formats)
 
@@ -289,7 +293,7 @@ def _compare(
         tuple(choices),
         () if saved is None else read_restrictions(saved.restrictions),
         tuple(simulations),
-        "" if run is None or saved is None else describe_slow_iterations(saved),
+        describe_left_out(saved, given_times),
     )
     outputs.deliver(
         result,
