@@ -29,8 +29,12 @@ _SUFFIX = re.compile(
     r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Lookahead that matches the text after a host or file name in a rank label.
-_DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
+#: Lookahead that matches the device after a host or file name in a rank label, such as ``GPU 0``.
+_DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank) -?\d)"
+#: Lookahead that also matches the device ``host``, which has no number.
+_DEVICE_OR_HOST = rf"(?:{_DEVICE}|(?= (?:pid \d+ )?host\b))"
+#: File names that precede the word ``host`` in ordinary sentences.
+_ARTICLES = frozenset(("a", "an", "any", "each", "one", "the"))
 #: Matches paths that have not been recorded yet, for example in the names of Python frames. In
 #: frame names, line numbers can be written as ``#``.
 _ANY_PATH = (
@@ -282,7 +286,7 @@ class StandIns:
     def _compile_pattern(self) -> re.Pattern[str]:
         """Return a pattern that matches all recorded names, longest first, and any other path."""
         names = sorted({*self._stand_in, *self._folders}, key=len, reverse=True)
-        labels = (rf"(?<![A-Za-z0-9]){re.escape(stem)}{_DEVICE}" for stem in self._stems)
+        labels = map(_make_label_pattern, self._stems)
         patterns = (*map(self._make_pattern, names), *labels, _ANY_PATH)
         return re.compile("|".join(patterns))
 
@@ -300,10 +304,20 @@ class StandIns:
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
         if name in self._paths and name.isalpha():
             # The name may be an ordinary English word.
-            word = rf"^{quoted}(?=: )|(?<![A-Za-z0-9]){quoted}{_DEVICE}"
+            word = rf"^{quoted}(?=: )|{_make_label_pattern(name)}"
         if name in self._folders:
             path_below = rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+"
             # A directory with a public name, such as that of a schedule, is private only inside a
             # path.
             return rf"{path_below}|{word}" if name in self._stand_in else path_below
         return word
+
+
+def _make_label_pattern(name: str) -> str:
+    """Return a regular expression that matches a host or file name in a rank label.
+
+    A rank label is a name and a device, such as ``trace GPU 0`` or ``trace host``. The words "a
+    rank" and "a host" of a sentence are no labels, even if a file is called ``a``.
+    """
+    device = _DEVICE if name in _ARTICLES else _DEVICE_OR_HOST
+    return rf"(?<![A-Za-z0-9]){re.escape(name)}{device}"

@@ -175,6 +175,8 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
         ("node-1:3 GPU 0", "host1:3 GPU 0"),
         ("runs/a.sqlite: is empty", "file1.sqlite: is empty"),
         ("a.sqlite holds none", "file1.sqlite holds none"),
+        ("a rank's window, a GPU, a host", "a rank's window, a GPU, a host"),
+        ("a rank 3, a pid 7 GPU 0", "file1 rank 3, file1 pid 1 GPU 0"),
         ("/home/zq/train.py(33): step", "file2.py(33): function1"),
         ("zq/train.py(33): step, zq/train.py(34)", "file2.py(33): function1, file2.py(34)"),
         ("jit(step)/jit(main)/dot", "jit(step)/jit(main)/dot"),
