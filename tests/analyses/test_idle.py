@@ -475,6 +475,23 @@ def test_full_kernel_names_are_listed(tmp_path: Path, cli: CommandLine) -> None:
     assert full_name in " ".join(printed.partition("Full kernel names")[2].split())
 
 
+def test_full_kernel_names_are_numbered_and_complete_on_narrow_terminals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    long_name = f"_ZN7cutlass{'9Implicit' * 20}E"
+    path = write_profile(tmp_path, [k(0, 300, 1, long_name), k(400, 500, 2, "fan")], [])
+    monkeypatch.setenv("COLUMNS", "50")
+
+    printed = cli.printed("idle", "-v", str(path))
+    table, _, names = printed.partition("Full kernel names, by number in the table\n")
+
+    (row,) = (line for line in table.splitlines() if "_ZN7cut" in line)
+    assert row.split()[0] == "1"
+    assert "2  fan " in table
+    assert names.splitlines()[0] == f"   1  {long_name}"
+    assert "fan" not in names.partition("\n\n")[0]
+
+
 @pytest.mark.parametrize(("counts", "is_named"), [((3, 3), True), ((3, 4), False), ((3,), False)])
 def test_nccl_is_named_only_if_it_can_find_the_late_rank(
     counts: Sequence[int], is_named: bool, tmp_path: Path

@@ -257,7 +257,8 @@ def _list_kernels(
 ) -> Iterator[blocks.Block]:
     """Yield a table of the longest kernels. Its title shows each kernel class's share of the time.
 
-    Without a hint, a list of full names follows. Nothing is yielded if no device was measured.
+    Without a hint, a list of full names follows, which are never shortened and refer to numbered
+    rows. Nothing is yielded if no device was measured.
 
     Args:
         measurement: The measured idle time.
@@ -274,17 +275,21 @@ def _list_kernels(
         class_ns[total.work_class] += total.time_ns
     shares = [f"{name} {format_percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
     table = make_kernel_table(measurement, top, hint, max_name=max_name)
-    yield replace(table, title=f"{table.title}: {', '.join(shares[: 2 if hint else None])}")
-    if hint:
-        return
-    names = [to_one_line(total.name, None) for total in work[:top]]
-    labels = [row["kernel"] for row in table.rows]
+    title = f"{table.title}: {', '.join(shares[: 2 if hint else None])}"
+    names = [] if hint else [to_one_line(total.name, None) for total in work[:top]]
     full_names = [
-        f"{label}: {name}" for label, name in zip(labels, names, strict=True) if label != name
+        (f"{number:>4}  ", name)
+        for number, (row, name) in enumerate(zip(table.rows, names, strict=False), 1)
+        if name != row["kernel"] or len(name) > _MIN_KERNEL
     ]
-    if full_names:
-        yield blocks.make_heading("Full kernel names")
-        yield blocks.make_bullets(full_names)
+    if not full_names:
+        yield replace(table, title=title)
+        return
+    # Numbers identify the rows, because a narrow terminal shortens the names in the table further.
+    rows = [{"#": str(number), **row} for number, row in enumerate(table.rows, 1)]
+    yield replace(table, title=title, rows=rows)
+    yield blocks.make_heading("Full kernel names, by number in the table")
+    yield blocks.HangingLines(full_names)
 
 
 def make_kernel_table(
