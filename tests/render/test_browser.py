@@ -514,19 +514,29 @@ def test_most_controls_are_hidden_on_a_narrow_screen_until_requested(opened: Ope
     assert narrow.page.locator("#whole").is_hidden()
 
 
-def test_row_labels_on_a_narrow_screen_have_one_form(opened: Open) -> None:
-    """A marked label is longer, and so is one of a stage with two digits."""
-    page = opened(
-        analyze_planting(Planting(stages=12, microbatches=12, slow_rank=7, kernels=1)), 390
-    )
-    page.page.select_option("#rows", "stage")
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        ("stage", Planting(stages=12, microbatches=12, slow_rank=7, kernels=1)),
+        (
+            "rank",
+            Planting(stages=4, microbatches=8, replicas=3, slow_rank=6, slow_rank_factor=1.25),
+        ),
+    ],
+)
+def test_row_labels_on_a_narrow_screen_have_one_form(
+    rows: str, sizes: Planting, opened: Open
+) -> None:
+    """A marked label is longer, and so is one of a stage with two digits or of a replica."""
+    page = opened(analyze_planting(sizes), 390)
+    page.page.select_option("#rows", rows)
     page.page.select_option("#iteration", "1")
 
     assert read_ratio_title(page) == "bubble"
     labels = json.loads(page.run("return timeline.canvas.dataset.labels"))
     assert len(labels) == 12
-    assert any(label.startswith("► ") for label in labels)
-    assert len({re.sub(r"► |\d+", "", label) for label in labels}) == 1, labels
+    assert any(label.startswith("►") for label in labels)
+    assert len({re.sub(r"► ?|\d+", "", label) for label in labels}) == 1, labels
 
 
 def test_narrow_boxes_of_optimizers_have_side_edges(opened: Open) -> None:

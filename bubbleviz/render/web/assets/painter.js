@@ -292,7 +292,7 @@ class Painter {
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
     const font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.timeline.rowHeight - 1))}px system-ui, sans-serif`;
     c.font = font;
-    const room = this.timeline.gutter - 20 - c.measureText(text).width;
+    const room = this.timeline.gutter - 17 - c.measureText(text).width;
     return { forms: listLabelForms(slow ? `► ${label}` : label), slow, text, font, room };
   }
 
@@ -320,12 +320,12 @@ class Painter {
 }
 
 // Returns a label and its shorter forms: without the location after the stage, then without the number
-// of copies, then abbreviated, then without the mark. Marked labels are bold as well.
+// of copies, then abbreviated, then with the mark next to it, then without the mark. Marked labels are bold as well.
 function listLabelForms(whole) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (one of ");
   const short = name.replace("stage ", "s").replace(" GPU ", ":");
-  return [whole, place, name, short, short.replace("► ", "")];
+  return [whole, place, name, short, short.replace("► ", "►"), short.replace("► ", "")];
 }
 
 // Cuts out the middle of a label that is too long, because the labels of ranks differ at their ends.
