@@ -39,7 +39,7 @@ def test_a_report_with_an_unknown_schedule_lacks_only_its_name(
 
 
 def test_only_missing_options_are_asked_for(cli: CommandLine) -> None:
-    assert "pass --tf, --tb and --tw, or a report with --from" in cli.refused("simulate", code=2)
+    assert "pass --tb and --tw, or a report" in cli.refused("simulate", "--tf", "1", code=2)
     assert "pass --tw, or a report" in cli.refused("simulate", "--tf", "1", "--tb", "1", code=2)
     times = ("--tf", "1", "--tb", "1", "--tw", "1")
     assert "pass --schedule NAME, -p P and -m M, or --plan FILE" in cli.refused(
@@ -48,3 +48,14 @@ def test_only_missing_options_are_asked_for(cli: CommandLine) -> None:
     assert "pass -m M, or" in cli.refused(
         "simulate", *times, "--schedule", "1f1b", "-p", "2", code=2
     )
+
+
+def test_operations_take_a_millisecond_by_default(cli: CommandLine) -> None:
+    sizes = ("simulate", "--schedule", "gpipe,zb-h1", "-p", "4", "-m", "8")
+    times = ("--tf", "1", "--tb", "1", "--tw", "1")
+    note = "F, B and W take 1 ms each"
+
+    assert cli.json(*sizes, "--json", "-") == cli.json(*sizes, *times, "--json", "-")
+    assert note in cli.printed(*sizes)
+    assert note in cli.printed("simulate", "--schedule", "zb-h1", "-p", "4", "-m", "8")
+    assert note not in cli.printed(*sizes, *times)

@@ -22,8 +22,9 @@ from bubbleviz.report.run_times import (
 from bubbleviz.report.saved import read_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from bubbleviz.render.document import Sentence
     from bubbleviz.report.run_times import Sizes
     from bubbleviz.report.summary import RunSummary
     from bubbleviz.report.view import View
@@ -51,11 +52,12 @@ class TimeOptions:
             measured: Whether a report provides the missing times.
 
         Raises:
-            UsageError: A time is invalid, or a time is missing and there is no report.
+            UsageError: A time is invalid, or there is no report and only some of the F, B and W
+                times are given.
         """
         texts = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
         missing = [name for name, text in texts.items() if text is None]
-        if missing and not measured:
+        if 0 < len(missing) < len(texts) and not measured:
             raise UsageError(f"pass {_join_words(missing)}, or a report with --from")
         tf, tb, tw = (
             None if text is None else _parse_milliseconds(name, text)
@@ -153,10 +155,10 @@ def simulate(
 ) -> None:
     """Simulate a schedule: cost, bubble ratios and activations.
 
-    Times are in milliseconds per microbatch and stage. Each of V chunks takes 1/V of the time. The
-    default memory limit is p M_B for zb-1p, 2p M_B for zb-2p, (p+2)/2 M_B for v-half and (p+4)/3
-    M_B for v-min. The default of --memory-w is 32/74 M_B for zb-1p and zb-2p, and M_B for other
-    schedules.
+    Times are in milliseconds per microbatch and stage. Each of V chunks takes 1/V of the time. If
+    no times are given, F, B and W take 1 ms each. The default memory limit is p M_B for zb-1p, 2p
+    M_B for zb-2p, (p+2)/2 M_B for v-half and (p+4)/3 M_B for v-min. The default of --memory-w is
+    32/74 M_B for zb-1p and zb-2p, and M_B for other schedules.
     """
     paper.check(outputs.formats.values())
     outputs.check((plan, report))
@@ -218,7 +220,12 @@ def simulate(
     outputs.deliver(
         result,
         lambda shown, name, _: ideal_report.RENDERINGS[name](shown, view),
-        lambda shown: show(ideal_report.list_sections(shown)),
+        lambda shown: show(
+            [
+                *ideal_report.list_sections(shown),
+                *_list_default_times(given_times, measured=saved is not None),
+            ]
+        ),
     )
 
 
@@ -298,8 +305,31 @@ def _compare(
     outputs.deliver(
         result,
         lambda public, name, _: ideal_report.SIZE_RENDERINGS[name](public, view),
-        lambda shown: show(ideal_report.list_sizes(shown)),
+        lambda shown: show(
+            [
+                *ideal_report.list_sizes(shown),
+                *_list_default_times(given_times, measured=saved is not None),
+            ]
+        ),
     )
+
+
+def _list_default_times(
+    given_times: tuple[Any, Any, Any, float | None], *, measured: bool
+) -> Iterator[Sentence]:
+    """Yield a sentence that states the default times, if they are used.
+
+    Args:
+        given_times: Times given by the user, as returned by :meth:`TimeOptions.parse_times`.
+        measured: Whether a report provides the missing times.
+    """
+    from bubbleviz.render.document import Sentence
+
+    if not measured and given_times[:3] == (None,) * 3:
+        yield Sentence(
+            "F, B and W take 1 ms each; for other times, pass --tf, --tb and --tw, or a report "
+            "with --from"
+        )
 
 
 def _simulate_plan(
