@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,8 @@ def compare(
     | IdleSummary
     | str
     | Path
-    | Sequence[Report | RunSummary | IdleReport | IdleSummary | str | Path],
+    | Sequence[Report | RunSummary | IdleReport | IdleSummary | str | Path]
+    | Mapping[str, Report | RunSummary | IdleReport | IdleSummary | str | Path],
 ) -> Comparison:
     """Compare the bubble ratios and durations of two or more runs.
 
@@ -43,43 +44,52 @@ def compare(
     Args:
         runs: Each run is a report from ``analyze``, ``idle`` or ``load``, the path of a saved
             report, or the path of profiles. Profiles are analyzed with the default options. The
-            runs can also be passed as a single list.
+            runs can also be passed as a single list, or as a mapping from titles to runs.
 
     Raises:
         UsageError: There are fewer than two runs.
         InputError: A path cannot be read.
     """
-    all_runs = [run for each in runs for run in _list_runs(each)]
-    if len(all_runs) < 2:
+    titled_runs = [pair for each in runs for pair in _list_titled_runs(each)]
+    if len(titled_runs) < 2:
         raise UsageError("compare needs at least two runs")
-    compared = [_read_compared_run(number, run) for number, run in enumerate(all_runs, 1)]
+    compared = [
+        _read_compared_run(title or f"run {number}", run)
+        for number, (title, run) in enumerate(titled_runs, 1)
+    ]
     return convert_to(Comparison, comparison.compare(compared))
 
 
-def _list_runs(runs: _Run | Sequence[_Run]) -> Sequence[_Run]:
-    """Return one or more runs as a sequence."""
+def _list_titled_runs(
+    runs: _Run | Sequence[_Run] | Mapping[str, _Run],
+) -> Sequence[tuple[str, _Run]]:
+    """Return (title, run) pairs. The title is the mapping's key, the run's path, or ""."""
+    if isinstance(runs, Mapping):
+        return [(str(title), run) for title, run in runs.items()]
     if isinstance(runs, (Report, RunSummary, IdleSummary, str, Path)):
-        return (runs,)
-    return tuple(runs) if isinstance(runs, Iterable) else (runs,)
+        listed: Sequence[_Run] = (runs,)
+    else:
+        listed = tuple(runs) if isinstance(runs, Iterable) else (runs,)
+    return [(str(run) if isinstance(run, (str, Path)) else "", run) for run in listed]
 
 
-def _read_compared_run(number: int, run: _Run) -> comparison.ComparedRun:
+def _read_compared_run(title: str, run: _Run) -> comparison.ComparedRun:
     """Return a run of a comparison. Paths are loaded or analyzed.
 
     Args:
-        number: Number of the run in the comparison, which is the title of a run without a path.
+        title: Title of the run.
         run: The run.
 
     Raises:
         InputError: The path cannot be read.
     """
-    title = f"run {number}"
+    path = title
     if isinstance(run, (str, Path)):
-        title = str(run)
-        run = load(run) if is_saved_report(title) else analyze(run)
+        path = str(run)
+        run = load(run) if is_saved_report(path) else analyze(run)
     if isinstance(run, Report):
         summary = summarize(run, by_rank=False)
-        return comparison.ComparedRun(title, title, summary, run)
+        return comparison.ComparedRun(title, path, summary, run)
     if isinstance(run, (RunSummary, IdleSummary)):
-        return comparison.ComparedRun(title, title, run)
-    return comparison.ComparedRun(title, title, run.summarize())
+        return comparison.ComparedRun(title, path, run)
+    return comparison.ComparedRun(title, path, run.summarize())

@@ -67,7 +67,14 @@ class Hinting:
             )
 
 
-class PrintedRecords(Records[ValueT]):
+#: Code to use instead of methods of data frames and figures, keyed by method name.
+_RECORD_HINTS: Mapping[str, str] = {
+    name: f"to_pandas().{name}" for name in ("describe", "groupby", "head", "plot", "sort_values")
+}
+_PICTURE_HINTS: Mapping[str, str] = {"savefig": 'save("x.svg")', "show": 'save("x.svg")'}
+
+
+class PrintedRecords(Records[ValueT], Hinting):
     """Records that are printed as a table, and that can be looked up by name.
 
     ``records[0]`` is the first record, and ``records["name"]`` is the record with that name.
@@ -78,6 +85,8 @@ class PrintedRecords(Records[ValueT]):
         blocks: Document that shows the records.
         key: Attribute that names a record.
     """
+
+    _hints = _RECORD_HINTS
 
     def __init__(
         self,
@@ -142,12 +151,14 @@ def make_rows(name: str, kinds: Mapping[str, Kind], objects: Iterable[object]) -
 
 
 @dataclass(frozen=True, repr=False)
-class Picture:
+class Picture(Hinting):
     """A picture. Notebooks display it, and :meth:`save` writes it to a file.
 
     Attributes:
         svg: The picture as an SVG document.
     """
+
+    _hints = _PICTURE_HINTS
 
     svg: str
 

@@ -82,6 +82,8 @@ _CHOICE_KINDS: Mapping[str, Kind] = {
 
 #: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
 _HINTS: Mapping[str, str] = {
+    "compare": "bubbleviz.compare",
+    "critical_path": "report.plot(critical=True)",
     "describe": "report.ratios",
     "gaps": "report.bubbles",
     "head": "report.to_pandas().head()",
@@ -89,10 +91,12 @@ _HINTS: Mapping[str, str] = {
     "mean": "report.bubble_ratio",
     "savefig": 'report.plot().save("x.svg")',
     "show": "report.plot()",
+    "slow_ranks": "report.slowdowns",
     "slowest_rank": "report.what_to_do_first",
     "stragglers": "report.slowdowns",
     "timeline": "report.plot()",
     "to_csv": 'report.save("x.csv")',
+    "to_df": "report.to_pandas()",
     "to_html": 'report.save("x.html")',
     "to_json": 'report.save("x.json")',
     "to_parquet": 'report.save("x.parquet")',

@@ -345,6 +345,22 @@ def test_what_errors_recommend_instead_of_an_attribute_works(
             eval(instead, names)
 
 
+def test_errors_recommend_pandas_for_tables_and_save_for_pictures() -> None:
+    report = example()
+
+    with pytest.raises(AttributeError, match=r"no attribute 'head'; use to_pandas\(\)\.head$"):
+        getattr(report.causes, "head")  # noqa: B009 - types know that it does not exist
+    with pytest.raises(AttributeError, match=r"no attribute 'savefig'; use save\(\"x\.svg\"\)$"):
+        getattr(report.plot(), "savefig")  # noqa: B009 - likewise
+
+
+def test_compared_runs_can_be_titled() -> None:
+    compared = bubbleviz.compare({"short": example(), "split": FIXTURES / "zb-h2"})
+
+    assert [run.title for run in compared.runs] == ["short", "split"]
+    assert "split" in compared.plot().svg
+
+
 def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) -> None:
     report = example()
     report.save(tmp_path / "report.json")

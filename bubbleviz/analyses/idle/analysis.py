@@ -54,13 +54,17 @@ _FORMATS = ("svg", "pdf", "png", "html", "json", "csv", "markdown", "text")
 _FIXED_SIZE = "pictures of idle time have one size, so call plot() and scale the saved picture"
 #: Code to use instead of attributes that users of pandas and HTA expect, keyed by attribute name.
 _HINTS: Mapping[str, str] = {
+    "breakdown": "idle.causes",
     "gaps": 'idle.save("gaps.csv")',
     "get_comm_comp_overlap": "idle.ranks[0].overlap",
     "get_gpu_kernel_breakdown": "idle.kernels",
     "get_idle_time_breakdown": "idle.causes",
     "get_temporal_breakdown": "idle.ranks[0].compute_ns",
+    "idle_ratio": "idle.idle_ns / idle.span_ns",
+    "show": "idle.plot()",
     "steps": "idle.ranks[0].steps",
     "summary": "idle.summarize()",
+    "to_csv": 'idle.save("gaps.csv")',
     "to_pandas": "idle.kernels.to_pandas()",
 }
 
