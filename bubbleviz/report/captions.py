@@ -12,6 +12,7 @@ from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
+from bubbleviz.report.slow_windows import measure_slow_windows
 
 
 def write_caption(
@@ -86,6 +87,31 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
             return ratio.value
     mean = report.summary.bubble_ratio.get(report.headline)
     return None if mean is None else mean.mean
+
+
+def describe_slow_iteration(report: Report, iterations: Sequence[Iteration]) -> str:
+    """Return a sentence that says how slow the drawn iteration is, or "" if it is not slow.
+
+    The result is "" as well if several iterations are drawn; see :func:`.measure_slow_windows`.
+
+    Args:
+        report: The report.
+        iterations: The iterations that are drawn.
+    """
+    ratios = {
+        iteration.index: iteration.ratios.get(report.headline)
+        for iteration in report.iterations
+        if iteration.averaged
+    }
+    windows_ns = {
+        index: ratio.window_ns for index, ratio in ratios.items() if ratio and ratio.window_ns
+    }
+    slow = measure_slow_windows(windows_ns)
+    if len(iterations) != 1 or iterations[0].index not in slow:
+        return ""
+    (iteration,) = iterations
+    name = to_one_line(iteration.name, 40)
+    return f"Iteration {name} takes {slow[iteration.index]:.2f} times as long as usual."
 
 
 def _list_definitions(report: Report, *, has_numbers: bool) -> Iterator[str]:

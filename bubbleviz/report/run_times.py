@@ -12,6 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase, parse_phase_label
 from bubbleviz.model.texts import list_first
 from bubbleviz.report.memory import measure_memory
+from bubbleviz.report.slow_windows import MIN_SLOW_EXCESS, measure_slow_windows
 from bubbleviz.report.summary import IterationEntry, PhaseTimeEntry, RunSummary
 from bubbleviz.schedules.known import SCHEDULES
 from bubbleviz.schedules.measured_times import (
@@ -24,11 +25,6 @@ from bubbleviz.schedules.measured_times import (
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 from bubbleviz.schedules.workload import Workload
 
-#: Minimum excess of a slow iteration over the median: as a fraction of the median, and in standard
-#: deviations.
-_MIN_SLOW_EXCESS, _MIN_SLOW_DEVIATIONS = 0.1, 6.0
-#: Standard deviation of a normal distribution, divided by its median absolute deviation.
-_NORMAL_DEVIATION = 1.4826
 #: Name of a schedule, number of stages and number of microbatches. Each is None if unknown.
 Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
@@ -113,18 +109,10 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 def list_slow_iterations(run: RunSummary) -> tuple[IterationEntry, ...]:
     """Return the averaged iterations whose ``schedule`` window is much longer than usual.
 
-    The window must exceed the median by at least the fraction ``_MIN_SLOW_EXCESS``, and by at least
-    ``_MIN_SLOW_DEVIATIONS`` standard deviations. The standard deviation is estimated from the
-    median absolute deviation, so that slow iterations do not increase it. With fewer than three
-    windows, the result is empty.
+    See :func:`.measure_slow_windows`.
     """
-    windows = _list_windows(run)
-    if len(windows) < 3:
-        return ()
-    usual_ns = median(windows.values())
-    deviation_ns = _NORMAL_DEVIATION * median(abs(ns - usual_ns) for ns in windows.values())
-    min_ns = usual_ns + max(_MIN_SLOW_EXCESS * usual_ns, _MIN_SLOW_DEVIATIONS * deviation_ns)
-    return tuple(entry for entry in run.iterations if windows.get(entry.index, 0) > min_ns)
+    slow = measure_slow_windows(_list_windows(run))
+    return tuple(entry for entry in run.iterations if entry.index in slow)
 
 
 def describe_slow_iterations(run: RunSummary) -> str:
@@ -135,8 +123,7 @@ def describe_slow_iterations(run: RunSummary) -> str:
     slow = list_slow_iterations(run)
     if not slow:
         return ""
-    windows = _list_windows(run)
-    longest = max(windows[entry.index] for entry in slow) / median(windows.values())
+    longest = max(measure_slow_windows(_list_windows(run)).values())
     names = list_first([entry.name for entry in slow], 3)
     noun, are, at_most = (
         ("Iteration", "is", "") if len(slow) == 1 else ("Iterations", "are", "up to ")
@@ -175,7 +162,7 @@ def _drop_slow_rows(lengths: Sequence[tuple[float, ...]]) -> tuple[tuple[float, 
     row_means = list(map(mean, lengths))
     if not row_means:
         return ()
-    max_mean = (1 + _MIN_SLOW_EXCESS) * median(row_means)
+    max_mean = (1 + MIN_SLOW_EXCESS) * median(row_means)
     usual = [row for row, row_mean in zip(lengths, row_means, strict=True) if row_mean <= max_mean]
     usual_mean = mean(length for row in usual for length in row)
     return tuple(tuple(length / usual_mean for length in row) for row in usual)

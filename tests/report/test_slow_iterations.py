@@ -10,9 +10,12 @@ import pytest
 from msgspec import structs
 
 from bubbleviz import simulate
+from bubbleviz.render.formats.latex import render as render_latex
+from bubbleviz.render.picture.picture import draw_picture
 from bubbleviz.report.run_times import describe_slow_iterations, list_slow_iterations
 from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
+from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
 from tests.support.planted_runs import analyze_planting
@@ -100,3 +103,15 @@ def test_a_single_schedule_names_the_slow_iteration(tmp_path: Path, cli: Command
     assert simulate("zb-h1", report=file).left_out == sentence
     all_times = ("--tf", 1, "--tb", 1, "--tw", 1, "--tcomm", 0)
     assert "left out" not in cli.printed(*arguments, *all_times)
+
+
+def test_pictures_and_captions_say_how_slow_the_drawn_iteration_is() -> None:
+    report = analyze_planting(replace(EVEN, slow_iteration=2))
+    sentence = "Iteration 2 takes 1.50 times as long as usual."
+
+    assert sentence in draw_picture(report, View()).svg()
+    for style in (None, "paper"):
+        assert render_latex(report, View(style=style)).count(sentence) == 1
+    usual = View(iterations=(0,))
+    assert "as long as usual" not in draw_picture(report, usual).svg()
+    assert "as long as usual" not in render_latex(report, usual)

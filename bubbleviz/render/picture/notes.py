@@ -10,6 +10,7 @@ from bubbleviz.render.picture.clock_marks import list_clock_notes
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.render.selection import Selection, choose_row_marks
+from bubbleviz.report.captions import describe_slow_iteration
 from bubbleviz.report.labels import MARK, truncate_name
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_marked_advice
@@ -65,7 +66,7 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
-    """Yield sentences about ratio bounds, clocks, and marked ranks.
+    """Yield sentences about ratio bounds, clocks, marked ranks and a slow iteration.
 
     Bounds are explained only if a single iteration is drawn. Clock bounds are given only if they
     are at least ``_MIN_BOUNDS_WIDTH`` apart. Styles without notes have no marks of clocks and
@@ -80,6 +81,9 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
         yield "± and bars: clock uncertainty of the host."
     if style.notes:
         yield from _explain_marked_ranks(report, selection)
+    slow_iteration = describe_slow_iteration(report, iterations)
+    if slow_iteration:
+        yield slow_iteration
     if report.contradicted(report.headline):
         yield "!: the ratio depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
