@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bubbleviz.analyses.idle.advice import describe_division, make_title
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
+from bubbleviz.model.columns import Floats
 from bubbleviz.model.limitations import list_harmful_subjects
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
@@ -71,8 +72,25 @@ def draw_idle(measurement: IdleMeasurement) -> str:
         10.5,
     )
     page.y += 12
-    ranks = measurement.shown_ranks[:MAX_SHOWN_DEVICES]
     colors = choose_colors(measurement)
+    _draw_strips(page, measurement.shown_ranks[:MAX_SHOWN_DEVICES], colors)
+    _draw_legend(page, measurement, colors)
+    _draw_side_by_side(page, measurement, colors, page.right - _SHARE)
+    if count > MAX_SHOWN_DEVICES:
+        page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
+    if subjects := list_harmful_subjects(measurement.limitations):
+        page.paragraph(f"Limitations: {subjects}.", 9.5, lines=3)
+    return page.svg()
+
+
+def _draw_strips(page: Page, ranks: Sequence[RankIdle], colors: dict[str, str]) -> None:
+    """Draw the lanes and steps of each device, and a common time axis below.
+
+    Args:
+        page: The page. The strips start at its current position.
+        ranks: The devices to draw.
+        colors: Colors by kind of work and activity.
+    """
     is_named = len(ranks) <= _MAX_NAMED
     room = _measure_label_room(ranks, is_named=is_named)
     left, right = page.left + room, page.right - _SHARE
@@ -85,26 +103,31 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     top = page.y
     for rank in ranks:
         start = left + (rank.start_ns - origin_ns[rank.path]) * scale
-        if is_named:
-            page.y += _SIZE
-            page.text(to_one_line(rank.label, 100), page.left, page.y, _SIZE, font_weight="bold")
-            page.y += 5
-        else:
-            label = truncate_text(to_one_line(rank.label, 60), _SIZE, room - 8)
-            page.text(label, page.left, page.y + 12, _SIZE)
+        _draw_device_label(page, rank, room, is_named=is_named)
         _draw_lanes(page, rank, (start, rank.span_ns * scale), right, colors, is_named=is_named)
         if any(step.name is not None for step in rank.steps):
             _draw_steps(page, rank, left, origin_ns[rank.path], scale)
             page.y += _STEPS
         page.y += _GAP
     _draw_axis(page, left, right, top, total_ns)
-    _draw_legend(page, measurement, colors)
-    _draw_side_by_side(page, measurement, colors, right)
-    if count > MAX_SHOWN_DEVICES:
-        page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
-    if subjects := list_harmful_subjects(measurement.limitations):
-        page.paragraph(f"Limitations: {subjects}.", 9.5, lines=3)
-    return page.svg()
+
+
+def _draw_device_label(page: Page, rank: RankIdle, room: float, *, is_named: bool) -> None:
+    """Draw a device's label above its lanes, or to the left of them if the lanes have no names.
+
+    Args:
+        page: The page. If the lanes have names, its current position moves below the label.
+        rank: The device.
+        room: Width of the column to the left of the lanes.
+        is_named: Whether the column on the left contains the names of lanes.
+    """
+    if is_named:
+        page.y += _SIZE
+        page.text(to_one_line(rank.label, 100), page.left, page.y, _SIZE, font_weight="bold")
+        page.y += 5
+    else:
+        label = truncate_text(to_one_line(rank.label, 60), _SIZE, room - 8)
+        page.text(label, page.left, page.y + 12, _SIZE)
 
 
 def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
@@ -266,19 +289,10 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str]) -> None:
     """Draw the legend: each color with its name and its fraction of the devices' time.
 
-    Devices with a single kernel or copy are not part of the fractions, as in the title, unless
-    there are no other devices. Names with less than ``_MIN_LEGEND_SHARE`` of the time that is drawn
-    are left out.
+    Names with less than ``_MIN_LEGEND_SHARE`` of the time that is drawn are left out.
     """
-    names = list(colors)
-    ranks = measurement.shown_ranks
-    totals_ns = np.array([rank.sum_slices(names).sum(axis=1) for rank in ranks], np.int64)
-    is_measured = np.array([rank.is_measured for rank in ranks], bool)
-    drawn_ns = totals_ns.sum(axis=0)
-    counted_ns = totals_ns[is_measured].sum(axis=0) if is_measured.any() else drawn_ns
-    drawn_shares = drawn_ns / max(int(drawn_ns.sum()), 1)
-    fractions = counted_ns / max(int(counted_ns.sum()), 1)
-    x, line = page.left, 18.0
+    x, line_height = page.left, 18.0
+    drawn_shares, fractions = _measure_legend_shares(measurement, list(colors))
     entries = zip(colors.items(), drawn_shares.tolist(), fractions.tolist(), strict=True)
     for (name, color), drawn_share, fraction in entries:
         if drawn_share < _MIN_LEGEND_SHARE:
@@ -286,11 +300,29 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str
         text = f"{to_one_line(_LEGEND_NAMES.get(name, name), 44)}  {percent(fraction)}"
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
-            x, page.y = page.left, page.y + line
+            x, page.y = page.left, page.y + line_height
         page.path(box(x, page.y, x + 12, page.y + 12), fill=color)
         page.text(text, x + 17, page.y + 10, 10.5)
         x += width
-    page.y += line
+    page.y += line_height
+
+
+def _measure_legend_shares(
+    measurement: IdleMeasurement, names: Sequence[str]
+) -> tuple[Floats, Floats]:
+    """Measure how much of the devices' time each kind of work and each activity takes.
+
+    Returns:
+        drawn_shares: Fractions of the time that is drawn.
+        fractions: Fractions of the time of measured devices. As in the title, devices with a single
+            kernel or copy do not count, unless there are no other devices.
+    """
+    ranks = measurement.shown_ranks
+    totals_ns = np.array([rank.sum_slices(names).sum(axis=1) for rank in ranks], np.int64)
+    is_measured = np.array([rank.is_measured for rank in ranks], bool)
+    drawn_ns = totals_ns.sum(axis=0)
+    counted_ns = totals_ns[is_measured].sum(axis=0) if is_measured.any() else drawn_ns
+    return drawn_ns / max(int(drawn_ns.sum()), 1), counted_ns / max(int(counted_ns.sum()), 1)
 
 
 def _draw_side_by_side(

@@ -18,7 +18,7 @@ each event, the function determines which work each run delayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -578,12 +578,9 @@ def find_waiting(
         )
         for table in (records, waits)
     )
-    # Number the streams across ranks. The number is -1 if the rank or the stream is unknown.
-    all_ranks = np.concatenate((rank, record_rank, wait_rank))
-    all_streams = np.concatenate((streams, records.stream, waits.stream))
-    number = group_rows(all_ranks, all_streams).of_row
-    number = np.where((all_ranks == NONE) | (all_streams == NONE), NONE, number)
-    stream, record_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(records))))
+    stream, record_stream, wait_stream = _number_streams(
+        (rank, record_rank, wait_rank), (streams, records.stream, waits.stream)
+    )
     order = StreamOrder(stream, activities.start_ns, launched_ns, call != NONE)
     record = _match_records(records, called_ns, waits)
     is_stream_wait = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
@@ -598,19 +595,45 @@ def find_waiting(
     awaited = np.append(completed_by, NONE)[record]
     awaited[is_stream_wait] = NONE
     _find_awaited_streams(awaited, order, waits, wait_rank, wait_stream, rank, launch_ends)
-    has_host = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
-    host_rows = np.flatnonzero(has_host)
-    host_rows = host_rows[np.lexsort((waits.correlation_id[host_rows], waits.process[host_rows]))]
     by = completed_by[delayed_record]
     return Waiting(
         delayed_work=DelayedWork(
             delayed_work, start_ns, end_ns, by, classify_work(activities, by, kinds)
         ),
-        hosts=(waits.process[host_rows], waits.correlation_id[host_rows], awaited[host_rows]),
+        hosts=_list_host_waits(waits, awaited),
         streams=streams,
         n_waits=int(is_stream_wait.sum()),
         n_unrecorded=int((record[is_stream_wait] == NONE).sum()),
     )
+
+
+def _number_streams(ranks: Sequence[Ints], streams: Sequence[Ints]) -> list[Ints]:
+    """Number the streams of all ranks, so that streams of different ranks have different numbers.
+
+    Args:
+        ranks: Ranks of the rows of each table, or -1 if unknown.
+        streams: Streams of the rows of each table, numbered per rank, or -1 if unknown.
+
+    Returns:
+        The number of each row's stream, one array per table. It is -1 if the rank or the stream is
+        unknown.
+    """
+    all_ranks, all_streams = np.concatenate(ranks), np.concatenate(streams)
+    number = group_rows(all_ranks, all_streams).of_row
+    number = np.where((all_ranks == NONE) | (all_streams == NONE), NONE, number)
+    return np.split(number, np.cumsum([len(rank) for rank in ranks[:-1]]))
+
+
+def _list_host_waits(waits: Waits, awaited: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return process, correlation id and awaited activity of each call in which a host waited.
+
+    The calls are sorted by process and correlation id. Calls without a known process, correlation
+    id or awaited activity are left out.
+    """
+    has_host = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
+    rows = np.flatnonzero(has_host)
+    rows = rows[np.lexsort((waits.correlation_id[rows], waits.process[rows]))]
+    return waits.process[rows], waits.correlation_id[rows], awaited[rows]
 
 
 def _find_awaited_streams(
