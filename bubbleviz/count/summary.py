@@ -113,8 +113,8 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     overlap, name_of_iteration = max(overlaps, default=(0.0, ""))
     if overlap > OVERLAP_SHARE:
         reason = (
-            f"consecutive iterations overlap (up to {overlap:.1%} of a rank's window, in iteration "
-            f"{name_of_iteration})"
+            f"consecutive iterations overlap (up to {100 * overlap:.1f} % of a rank's window, in "
+            f"iteration {name_of_iteration})"
         )
         if "period" in available:
             return "period", f"{reason}, so idle time in one iteration may be work on another"

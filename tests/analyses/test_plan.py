@@ -274,6 +274,24 @@ def test_if_iterations_overlap_the_order_with_the_shortest_period_is_best() -> N
     assert torch_csv.write(best.best.plan) == torch_csv.write(find_schedule("zb-h2").plan(8, 16, 1))
 
 
+def test_if_iterations_overlap_the_run_is_compared_in_the_window_of_its_plans() -> None:
+    """The makespan covers all replicas, and the other replicas run ahead of the slow one."""
+    run = Planting(
+        schedule="interleaved-1f1b", chunks=2, stages=4, microbatches=8, replicas=3, iterations=5
+    )
+    report = analyze_planting(replace(run, slow_rank=6, slow_rank_factor=1.35, jitter=0.03))
+    planned = plan_run(extract_run(report, "run"))
+    text = " ".join(render_plain_text(sections(planned)).split())
+
+    assert planned.run.overlaps
+    assert planned.run.makespan_ns is not None
+    assert planned.measured_ns is not None
+    assert planned.measured_ns < 0.9 * planned.run.makespan_ns
+    assert planned.simulation_error == pytest.approx(0, abs=0.01)
+    assert "the longest window of the run took" in text
+    assert "combined-1f1b: one operation at a time" in text
+
+
 def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() -> None:
     ran = Planting(schedule="zb-h1", microbatches=8, iterations=6, barrier=True, evaluation_at=2)
     report = analyze_planting(ran, what_if=True)

@@ -100,7 +100,7 @@ def test_an_evaluation_that_overlaps_training_makes_the_period_the_ratio_to_quot
 
     assert report.headline == "period"
     assert report.headline_reason.startswith(
-        "consecutive iterations overlap (up to 9.1% of a rank's window, in iteration 3)"
+        "consecutive iterations overlap (up to 9.1 % of a rank's window, in iteration 3)"
     )
     assert [i.averaged for i in report.iterations] == [True, True, False, True]
     expected = [true.bubble_ratio["period"] for true in truth.iterations]

@@ -34,6 +34,7 @@ def as_json(planned: PlannedRun) -> str:
             "run": {
                 "schedule": run.schedule,
                 "makespan_ns": run.makespan_ns,
+                "cost_ns": run.cost_ns,
                 "simulated": None
                 if planned.executed is None
                 else _make_outcome_entry(planned.executed),

@@ -52,6 +52,8 @@ class MeasuredRun:
         on_gpus: Whether kernels were recorded. Transfers are then assumed to go through NCCL.
         overlaps: Whether consecutive iterations overlap. If they do, the makespan of a single
             iteration says little about the speed of the run.
+        cost_ns: Longest time from the first start to the last end on a single rank in the typical
+            iteration, or None if unknown.
     """
 
     source: str
@@ -63,6 +65,7 @@ class MeasuredRun:
     memory: MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False
+    cost_ns: int | None = None
 
 
 def load_run(path: str) -> MeasuredRun:
@@ -143,6 +146,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         measure_run_memory(run),
         any(profile.kernels for profile in run.profiles),
         overlaps=run.iterations_overlap,
+        cost_ns=None if run.typical is None else run.typical.window_ns.get("stage"),
     )
 
 
@@ -403,11 +407,21 @@ class PlannedRun:
     def simulation_error(self) -> float | None:
         """Relative error of the simulation, (measured - simulated) / simulated.
 
-        None if the executed order or the measured makespan is unknown.
+        Both times are in the window used to compare orders. The result is None if the executed
+        order or the measured time is unknown.
         """
-        if self.executed is None or not self.executed.makespan_ns or self.run.makespan_ns is None:
+        if self.executed is None or self.measured_ns is None:
             return None
-        return self.run.makespan_ns / self.executed.makespan_ns - 1
+        simulated_ns = self.best.length_ns(self.executed)
+        return self.measured_ns / simulated_ns - 1 if simulated_ns else None
+
+    @property
+    def measured_ns(self) -> int | None:
+        """Time of the typical iteration in the window used to compare orders, or None if unknown.
+
+        See ``by_makespan`` of :class:`.BestPlan`.
+        """
+        return self.run.makespan_ns if self.best.by_makespan else self.run.cost_ns
 
     @property
     def expected_ns(self) -> int:

@@ -15,6 +15,7 @@ from bubbleviz.render.document import (
     format_ms,
     format_percent_cell,
 )
+from bubbleviz.schedules.known import list_plans
 from bubbleviz.schedules.planning import EAGER
 from bubbleviz.schedules.simulation import Outcome
 
@@ -129,23 +130,28 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
             "iterations of the run overlap, so orders are compared by the longest window of any "
             "device, which is a lower bound on the period"
         )
-    makespan_ns, error = planned.run.makespan_ns, planned.simulation_error
-    if planned.executed is not None and makespan_ns is not None and error is not None:
-        simulated = format_ms(planned.executed.makespan_ns)
-        subject = "the plan" if best.by_makespan else "the longest window of the plan"
+    measured_ns, error = planned.measured_ns, planned.simulation_error
+    if planned.executed is not None and measured_ns is not None and error is not None:
+        simulated = format_ms(best.length_ns(planned.executed))
+        subject = "the" if best.by_makespan else "the longest window of the"
         yield (
-            f"the run took {format_ms(makespan_ns)} ms, and simulating its order gives {simulated} "
-            f"ms ({error:+.1%}). With the same error, {subject} would take "
-            f"{format_ms(planned.expected_ns)} ms"
+            f"{subject} run took {format_ms(measured_ns)} ms, and simulating its order gives "
+            f"{simulated} ms ({_format_change(error)}). With the same error, {subject} plan would "
+            f"take {format_ms(planned.expected_ns)} ms"
         )
     if best.best_split is not None:
         split_ns = best.length_ns(best.best_split)
         change = split_ns / best.length_ns(best.best) - 1
         yield (
             "the run's backward is a single operation. If it were split into two equal halves, "
-            f"{best.best_split.plan.name} would take {format_ms(split_ns)} ms ({change:+.1%}); "
-            "to plan for this, pass --backward split"
+            f"{best.best_split.plan.name} would take {format_ms(split_ns)} ms "
+            f"({_format_change(change)}); to plan for this, pass --backward split"
         )
+
+
+def _format_change(ratio: float) -> str:
+    """Return a relative change in percent, with its sign. A change that rounds to 0 is positive."""
+    return f"{round(100 * ratio, 1) + 0.0:+.1f} %"
 
 
 def _describe_communication(planned: PlannedRun) -> Iterator[str]:
@@ -179,6 +185,18 @@ def _describe_placement(planned: PlannedRun) -> str:
     note = f"orders keep the run's {chunks} per stage; analyze --what-if also compares others"
     if any(order.plan.name == EAGER for order in planned.best.candidates):
         note += f". {EAGER}: interleaved-1f1b with 1 chunk"
+    candidate_names = {order.plan.name for order in planned.best.candidates}
+    work = planned.workload
+    overlapping = [
+        plan.name
+        for plan in list_plans(work.placement, work.microbatches)
+        if plan.together and plan.name in candidate_names
+    ]
+    if overlapping:
+        note += (
+            f". {', '.join(overlapping)}: one operation at a time; analyze --what-if and simulate "
+            "overlap forwards with backwards"
+        )
     return note
 
 
