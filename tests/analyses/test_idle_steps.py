@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -257,3 +260,14 @@ def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> No
         bubbleviz.idle(file, window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyzeError, match="no device work in --window time:1s-"):
         bubbleviz.idle(file, window=parse_window("time:1s-"))
+
+
+def test_the_page_names_steps_of_profiles_that_start_at_different_steps(tmp_path: Path) -> None:
+    for device, names in enumerate((["step 1", "step 2"], ["step 2", "step 3"])):
+        write_profile(tmp_path, *make_training(names, [100, 200]), name=f"{device}.sqlite")
+    bubbleviz.idle(tmp_path).save(tmp_path / "idle.html")
+
+    page = (tmp_path / "idle.html").read_text(encoding="utf-8")
+    (packed,) = re.findall(r'id="document">([^<]+)<', page)
+    document = json.loads(zlib.decompress(base64.b64decode(packed)))
+    assert document["idle"]["steps"] == ["step 1", "step 2", "step 3"]

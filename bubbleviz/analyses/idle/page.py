@@ -7,6 +7,7 @@ the host's activity. The pipeline page uses the same timeline component.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -16,7 +17,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
 from bubbleviz.analyses.idle.advice import advice, describe_division, make_title
-from bubbleviz.analyses.idle.report import BUSY, IdleMeasurement, RankIdle, StepIdle
+from bubbleviz.analyses.idle.report import BUSY, IdleMeasurement, RankIdle
 from bubbleviz.analyses.idle.text import TERMS, list_all, list_summary, list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_positions
@@ -122,19 +123,18 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
         first_ns[rank.path] = min(first_ns.get(rank.path, rank.start_ns), rank.start_ns)
     causes = {total.activity: index for index, total in enumerate(measurement.activities)}
     works: dict[str, int] = {}
-    step_names: list[str] = []
+    step_codes: dict[tuple[str, int], int] = {}
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
     for index, rank in enumerate(measurement.shown_ranks):
-        steps = [step for step in rank.steps if step.name and step.start_ns is not None]
-        step_names += [step.name or "" for step in steps[len(step_names) :]]
         idle_row = _N_LANES * (index + 1) - 1
         rows = [
             *(("busy", lane, times) for lane, times in _list_lane_times(rank, index, works)),
             ("gaps", idle_row, _list_gap_pieces(rank, measurement.shortest_ns, causes)),
-            ("spans", idle_row, _list_spans(rank, steps)),
+            ("spans", idle_row, _list_spans(rank, step_codes)),
         ]
         for table, row, times in rows:
             tables[table].append(_stack_columns(row, first_ns[rank.path], *times))
+    step_names = [name for name, _ in step_codes]
     return _describe_codes(measurement, step_names, causes, works), _encode_columns(tables)
 
 
@@ -237,14 +237,28 @@ def _list_gap_pieces(
     return pieces.start_ns, pieces.end_ns, cause
 
 
-def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, Ints]:
-    """Return the start, end and code of the device's span and of each step.
+def _list_spans(rank: RankIdle, codes: dict[tuple[str, int], int]) -> tuple[Ints, Ints, Ints]:
+    """Return the start, end and code of the device's span and of each named step.
 
-    The span comes first, with code -1. The code of a step is its index in ``steps``.
+    The span comes first, with code -1. Steps of several devices have the same code if they have the
+    same name, because profiles can start at different steps. If a device has several steps of a
+    name, the n-th one has the code of the n-th one on other devices.
+
+    Args:
+        rank: The device.
+        codes: Codes of steps, keyed by name and number of earlier steps with this name. New steps
+            are added.
     """
-    spans = [(rank.start_ns, rank.end_ns), *((step.start_ns, step.end_ns) for step in steps)]
+    spans, span_codes = [(rank.start_ns, rank.end_ns)], [-1]
+    counts = Counter[str]()
+    for step in rank.steps:
+        if step.name and step.start_ns is not None and step.end_ns is not None:
+            key = (step.name, counts[step.name])
+            counts[step.name] += 1
+            spans.append((step.start_ns, step.end_ns))
+            span_codes.append(codes.setdefault(key, len(codes)))
     start_ns, end_ns = np.array(spans, np.int64).T
-    return start_ns, end_ns, np.arange(len(spans)) - 1
+    return start_ns, end_ns, np.array(span_codes, np.int64)
 
 
 def _number_names(names: Sequence[str], numbers: dict[str, int]) -> Ints:
