@@ -407,7 +407,7 @@ def test_other_ranks_versions_and_clocks_get_notes() -> None:
     assert notes == (
         "ratios rely on clocks that contradict each other in these runs: b",
         "the runs have different numbers of ranks (a 4, b 8): these are different jobs, not "
-        "one job before and after a change, so no advice is checked",
+        "one job before and after a change, so no advice counts as followed",
         "the reports were written by different versions of bubbleviz (a 1, b 2)",
     )
 

@@ -418,27 +418,57 @@ def find_events_around(
     # Lay out all threads on one timeline without overlaps.
     line = intervals.Packing.of(*extents)
     start, end = line.place(number, start_ns), line.place(number, end_ns)
-    events = np.flatnonzero(np.isin(host.thread, threads))
-    group = np.searchsorted(threads, host.thread[events])
-    low, high = (
-        line.place(group, np.clip(time_ns[events], extents[0][group], extents[1][group]))
-        for time_ns in (host.start_ns, host.end_ns)
-    )
+    events, low, high = _place_events(host, threads, extents, line)
     is_near = intervals.mask_overlapping(low, high, (start, end))
     events, low, high = events[is_near], low[is_near], high[is_near]
     piece, piece_start, piece_end = intervals.split_at(start, end, np.append(low, high))
-    # Sort the events so that the last one around a piece wins.
-    length_ns = host.end_ns[events] - host.start_ns[events]
-    weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
-    strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(
-        piece_start, piece_end
-    )
+    ranking = _rank_by_strength(host, events)
+    strongest = Innermost.of(low, high, ranking).around(piece_start, piece_end)
     return (
         row[piece],
         piece_start - start[piece] + start_ns[piece],
         piece_end - start[piece] + start_ns[piece],
         np.append(events, NONE)[strongest],
     )
+
+
+def _place_events(
+    host: HostEvents, threads: Ints, extents: tuple[Ints, Ints], line: intervals.Packing
+) -> tuple[Ints, Ints, Ints]:
+    """Place the events of the given threads on a common line, clipped to each thread's extent.
+
+    Args:
+        host: Ranges and calls recorded on threads.
+        threads: Threads to place, in ascending order.
+        extents: Start and end of each thread's section of the line, in ns.
+        line: The line.
+
+    Returns:
+        event: Rows in ``host`` of the placed events, in ascending order.
+        low: Position of each event's start on the line.
+        high: Position of each event's end on the line.
+    """
+    event = np.flatnonzero(np.isin(host.thread, threads))
+    group = np.searchsorted(threads, host.thread[event])
+    low, high = (
+        line.place(group, np.clip(time_ns[event], extents[0][group], extents[1][group]))
+        for time_ns in (host.start_ns, host.end_ns)
+    )
+    return event, low, high
+
+
+def _rank_by_strength(host: HostEvents, events: Ints) -> Ints:
+    """Return the rank of each event among the given events, in ascending order of precedence.
+
+    Stronger events have higher ranks, then shorter events, then events that start later.
+
+    Args:
+        host: Ranges and calls recorded on threads.
+        events: Rows in ``host``.
+    """
+    length_ns = host.end_ns[events] - host.start_ns[events]
+    weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
+    return invert_permutation(weakest_first)
 
 
 def collect_host_ranges(

@@ -415,7 +415,7 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
     if ranks is not None:
         yield (
             f"the runs have different numbers of ranks ({ranks}): these are different jobs, not "
-            "one job before and after a change, so no advice is checked"
+            "one job before and after a change, so no advice counts as followed"
         )
     versions = _list_if_different(runs, [run.saved.version for run in runs])
     if versions is not None:
