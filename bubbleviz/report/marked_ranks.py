@@ -33,6 +33,12 @@ class MarkedRanks:
         """The meaning of the mark, for a legend."""
         return "outlier" if self.outliers else "see the advice"
 
+    @property
+    def sentence(self) -> str:
+        """Sentence that names the marked outliers, or "" if there are none."""
+        names = "; ".join(outlier.sentence for outlier in self.outliers)
+        return f"Outliers: {names}" if names else ""
+
 
 def choose_marked_ranks(report: Report) -> MarkedRanks:
     """Return the ranks to mark: those that the advice is about, or else the named outliers.

@@ -6,7 +6,7 @@ import pytest
 
 from bubbleviz.render.picture.picture import picture
 from bubbleviz.render.text.first_screen import render_first_screen
-from bubbleviz.render.text.report import render_text
+from bubbleviz.render.text.report import render_summary, render_text
 from bubbleviz.render.text.terminal import Display, join_plain_lines
 from bubbleviz.report.advice import advise, choose_shown_iteration
 from bubbleviz.report.labels import MARK
@@ -47,12 +47,22 @@ def test_pictures_without_notes_have_no_marks() -> None:
     assert MARK not in picture(make_run_with_outlier(), View(style="paper", width_mm=89))
 
 
-def test_tables_mark_outliers() -> None:
-    rows = [
-        line for line in render_text(make_run_with_outlier(), View()).splitlines() if MARK in line
-    ]
+def test_tables_mark_and_explain_outliers() -> None:
+    report = make_run_with_outlier()
+    lines = [line for line in render_text(report, View()).splitlines() if MARK in line]
 
-    assert rows
+    assert [line.lstrip().startswith(f"{MARK} Outliers: node0:4 GPU 4") for line in lines] == [
+        False,
+        True,
+    ]
+    assert "\nOutliers: node0:4 GPU 4" in render_summary(report, View())
+
+
+def test_tables_refer_to_the_advice_about_marked_ranks() -> None:
+    report = analyze_planting(Planting(stages=4, microbatches=8, replicas=2, slow_rank=5))
+    lines = [line for line in render_text(report, View()).splitlines() if MARK in line]
+
+    assert lines[-1] == f"{MARK} see the advice"
 
 
 def test_saved_reports_contain_outliers_and_their_marks() -> None:

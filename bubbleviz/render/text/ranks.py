@@ -347,6 +347,9 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
     score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
+    marked = choose_marked_ranks(report)
+    if any(not set(marked.ranks).isdisjoint(row.replicas) for row in rows):
+        yield doc.Sentence(f"{MARK} {marked.sentence or marked.meaning}", "dim")
     if is_summarized(report, view):
         yield from summarize_ranks(report)
 

@@ -17,6 +17,7 @@ from bubbleviz.render.text.first_screen import choose_first_sentence, describe_h
 from bubbleviz.render.text.profiles import list_clocks, list_coverage
 from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.advice import choose_shown_iteration
+from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
 from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
@@ -107,14 +108,16 @@ def render_text(report: Report, view: View) -> str:
 
 
 def summarize(report: Report) -> list[doc.Block]:
-    """Return the blocks of a summary: the headline, the advice, the ratios and the causes."""
+    """Return the blocks of a summary: headline, advice, outliers, ratios and causes."""
     value, bounds, run, reason = describe_headline(report)
     first = describe_first_steps(report)
+    outliers = choose_marked_ranks(report).sentence
     return [
         doc.Sentence(bounds, lead=capitalize(value)),
         doc.Sentence(f"{run}; {reason}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),
+        *([doc.Sentence(outliers)] if outliers else []),
         ratio_tables.make_ratio_table(report),
         make_cause_table(report),
     ]
