@@ -539,6 +539,13 @@ def test_row_labels_on_a_narrow_screen_have_one_form(
     assert len({re.sub(r"► ?|\d+", "", label) for label in labels}) == 1, labels
 
 
+def test_labels_of_lanes_keep_the_names_of_lanes_on_a_narrow_screen(opened: Open) -> None:
+    page = opened(str(idle_page(measured([str(FIXTURES / "1f1b")]))), 390)
+
+    labels = json.loads(page.run("return timeline.canvas.dataset.labels"))
+    assert labels[:4] == ["compute", "comm.", "copies", "idle"]
+
+
 def test_narrow_boxes_of_optimizers_have_side_edges(opened: Open) -> None:
     page = opened(SMALL)
     columns = page.run(

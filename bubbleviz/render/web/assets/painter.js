@@ -17,6 +17,8 @@ const NUMBER_SIZES = [12, 10, 9];
 const MIN_NUMBERED_WIDTH = 9;
 // Opacity of the background over operations that are not selected.
 const PALE = 0.72;
+// Minimum number of characters of a device in the label of a lane.
+const MIN_DEVICE_LENGTH = 5;
 
 class Painter {
   constructor(timeline) {
@@ -293,7 +295,8 @@ class Painter {
     const font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.timeline.rowHeight - 1))}px system-ui, sans-serif`;
     c.font = font;
     const room = this.timeline.gutter - 17 - c.measureText(text).width;
-    return { forms: listLabelForms(slow ? `► ${label}` : label), slow, text, font, room };
+    const forms = this.timeline.run.data.idle ? [shortenLane(c, label, room)] : listLabelForms(slow ? `► ${label}` : label);
+    return { forms, slow, text, font, room };
   }
 
   // Returns the index of the longest form that fits, or of the last form if none fits.
@@ -326,6 +329,15 @@ function listLabelForms(whole) {
   const [name] = place.split(" (one of ");
   const short = name.replace("stage ", "s").replace(" GPU ", ":");
   return [whole, place, name, short, short.replace("► ", "►"), short.replace("► ", "")];
+}
+
+// Shortens the label of a lane, such as "compute, node1:0". The name of the lane is kept, and the device
+// is left out if there is no room for a few of its characters.
+function shortenLane(c, label, room) {
+  if (c.measureText(label).width <= room) return label;
+  const [lane, device = ""] = label.split(/, (.*)/);
+  const part = truncateMiddle(c, device.replace(" GPU ", ":"), room - c.measureText(`${lane}, `).width);
+  return part.length >= MIN_DEVICE_LENGTH ? `${lane}, ${part}` : lane.replace("communication", "comm.");
 }
 
 // Cuts out the middle of a label that is too long, because the labels of ranks differ at their ends.

@@ -53,7 +53,9 @@ class Timeline {
     this.scale = Math.max(window.devicePixelRatio || 1, this.printing ? 2 : 1);
     this.hatching = makeHatch(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
-    this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
+    // Labels of lanes contain names of devices, which are longer than those of stages.
+    const [minGutter, share] = this.run.data.idle ? [120, 0.24] : [110, 0.18];
+    this.gutter = Math.round(Math.min(260, Math.max(minGutter, this.width * share)));
     // Rows are high enough for their names, unless there are very many.
     const named = AXIS_HEIGHT + 2 + MIN_NAMED_HEIGHT * Math.min(this.rows.length, MAX_NAMED_ROWS);
     const room = Math.round(Math.max(240, named, Math.min(900, window.innerHeight * 0.44)));
