@@ -56,8 +56,6 @@ def measure_device(
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, launches = evidence.steps[device.process], evidence.find_launches(device)
-    # If launches are not recorded, calls represent the work itself, so launching calls are unknown.
-    call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
     main_thread = host.find_main_thread(device.process, profile.threads)
     fallback_threads = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
     threads = find_distinct(np.append(launches.thread, fallback_threads))
@@ -86,28 +84,12 @@ def measure_device(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
-    process, device_id = activities.ranks[device.rank].tolist()
-    pid, device_label = get_pid(process), profile.place(process, device_id)
-    # A device description applies either to one process or to all processes.
-    models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     start_ns, end_ns = device.span_ns
     lengths: dict[str, Any] = {
         f"{name}_ns": intervals.measure(time) for name, time in times.items()
     }
-    is_measured = not source.on_host and not device.is_single
-    launch_queue = (
-        _measure_queue(activities, device, call, evidence.launched_ns) if is_measured else None
-    )
     return RankIdle(
-        label=f"{source.host} pid {pid} {device_label}",
-        path=source.path,
-        host=source.host,
-        pid=pid,
-        device_id=device_id,
-        device_label=device_label,
-        is_host=source.on_host,
-        is_single=device.is_single and not source.on_host,
-        gpu=models[0] if models and models[0] else None,
+        **_describe_device(device, profile),
         start_ns=start_ns,
         end_ns=end_ns,
         **lengths,
@@ -135,8 +117,51 @@ def measure_device(
         awaited_copy_ns=awaited_copy_ns,
         work=_sum_work(activities, device, works, options.kinds),
         copies=sum_copies(evidence.copies, activities, device),
-        launch_queue=launch_queue,
+        launch_queue=_measure_recorded_queue(profile, device, evidence),
     )
+
+
+def _describe_device(device: Device, profile: Profile) -> dict[str, Any]:
+    """Return the attributes of :class:`.RankIdle` that say which device it is, keyed by name.
+
+    Args:
+        device: The device.
+        profile: The profile of the device.
+    """
+    source = profile.source
+    process, device_id = profile.activities.ranks[device.rank].tolist()
+    pid, device_label = get_pid(process), profile.place(process, device_id)
+    # A device description applies either to one process or to all processes.
+    models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
+    return {
+        "label": f"{source.host} pid {pid} {device_label}",
+        "path": source.path,
+        "host": source.host,
+        "pid": pid,
+        "device_id": device_id,
+        "device_label": device_label,
+        "is_host": source.on_host,
+        "is_single": device.is_single and not source.on_host,
+        "gpu": models[0] if models and models[0] else None,
+    }
+
+
+def _measure_recorded_queue(
+    profile: Profile, device: Device, evidence: Evidence
+) -> LaunchQueue | None:
+    """Measure the launch queue of a device, or return None for a host or a single kernel or copy.
+
+    Args:
+        profile: The profile of the device.
+        device: The device.
+        evidence: The evidence for idle time that was gathered from the profile.
+    """
+    if profile.source.on_host or device.is_single:
+        return None
+    activities = profile.activities
+    # If launches are not recorded, calls represent the work itself, so launching calls are unknown.
+    call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
+    return _measure_queue(activities, device, call, evidence.launched_ns)
 
 
 def _find_example(
