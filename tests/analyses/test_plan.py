@@ -312,6 +312,16 @@ def test_results_of_an_overlapped_pair_are_ready_when_both_have_ended(tmp_path: 
     assert planned.expected_ns == planned.best.best.makespan_ns == 25_500_000
 
 
+def test_the_error_of_a_run_that_overlaps_operations_does_not_apply_to_plans() -> None:
+    run = Planting(schedule="dualpipev", microbatches=8, iterations=3, barrier=True, jitter=0.02)
+    planned = plan_run(extract_run(analyze_planting(run), "run"))
+
+    assert planned.simulation_error is not None
+    assert abs(planned.simulation_error) > 0.001
+    assert planned.expected_ns == planned.best.best.makespan_ns >= planned.best.lower_bound_ns
+    assert "With the same error" not in render_plain_text(sections(planned))
+
+
 @pytest.mark.parametrize(
     ("name", "command"),
     [

@@ -427,9 +427,16 @@ class PlannedRun:
     def expected_ns(self) -> int:
         """Simulated time of the best order in ns, corrected by the simulation error.
 
-        If the simulation error is unknown, the time is not corrected.
+        The time is not corrected if the simulation error is unknown, or if the run overlapped
+        operations: plans run one operation at a time, so their simulation has another error.
         """
-        return round(self.best.length_ns(self.best.best) * (1 + (self.simulation_error or 0.0)))
+        error = 0.0 if self.ran_overlapped else self.simulation_error or 0.0
+        return round(self.best.length_ns(self.best.best) * (1 + error))
+
+    @property
+    def ran_overlapped(self) -> bool:
+        """Whether the executed order runs forwards together with backwards."""
+        return self.executed is not None and bool(self.executed.plan.together)
 
 
 #: Share of the search for orders in the progress of planning. The rest is the search for messages.
