@@ -48,12 +48,48 @@ def bubbleviz_run(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Check the limits of a test after it has passed, and fail the test if one is exceeded."""
-    result = yield
+    """Check the limits of a test after it has passed, and fail the test if one is exceeded.
+
+    Incorrect marks fail the test before it starts, because a test with a training run is slow.
+    """
     marks = [mark for mark in item.iter_markers() if mark.name in (_BUBBLE, _TIME, _INCREASE)]
+    if marks:
+        _require_correct_marks(item, marks)
+    result = yield
     if marks:
         _check_run(item, marks)
     return result
+
+
+def _require_correct_marks(item: pytest.Item, marks: list[pytest.Mark]) -> None:
+    """Check that a test has the fixture of the run, and that its limits are well-formed.
+
+    Args:
+        item: The test.
+        marks: The marks of the test that define limits.
+
+    Raises:
+        pytest.fail.Exception: The fixture is missing, or a limit is missing or malformed.
+    """
+    from bubbleviz.errors import UsageError
+
+    if _RUN not in getattr(item, "funcargs", {}):
+        pytest.fail(
+            f"the mark {marks[0].name} needs the fixture {_RUN}: add {_RUN} to the arguments of "
+            "the test, and write the recording or the profiles of the run to this folder",
+            pytrace=False,
+        )
+    problem = ""
+    try:
+        for mark in marks:
+            _require_arguments(mark)
+            if mark.name != _INCREASE:
+                _parse_limits(mark)
+    except UsageError as error:
+        problem = f"bubbleviz: {error}"
+    if problem:
+        # Within the except block, pytest would also print the message of the caught error.
+        pytest.fail(problem, pytrace=False)
 
 
 def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
@@ -70,16 +106,10 @@ def _check_run(item: pytest.Item, marks: list[pytest.Mark]) -> None:
     """
     from bubbleviz.errors import BubblevizError
 
-    folder = getattr(item, "funcargs", {}).get(_RUN)
-    if folder is None:
-        pytest.fail(
-            f"the mark {marks[0].name} needs the fixture {_RUN}: add {_RUN} to the arguments of "
-            "the test, and write the recording or the profiles of the run to this folder",
-            pytrace=False,
-        )
+    folder = str(getattr(item, "funcargs", {})[_RUN])
     checks, problem = [], ""
     try:
-        checks = _check_marks(marks, str(folder), item.config.rootpath)
+        checks = _check_marks(marks, folder, item.config.rootpath)
     except BubblevizError as error:
         problem = f"bubbleviz: {error}"
     if problem:
@@ -125,19 +155,14 @@ def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterato
         root: Folder to which the path of a baseline is relative.
 
     Raises:
-        BubblevizError: The mark has no limit, a limit is malformed, or the baseline cannot be read.
+        BubblevizError: A limit is malformed, or the baseline cannot be read.
     """
-    from bubbleviz.errors import UsageError
-    from bubbleviz.report.gate import INCREASES, LimitKind, make_baseline_limits, parse_limits
+    from bubbleviz.report.gate import INCREASES, make_baseline_limits
 
-    if not mark.args:
-        required = "a baseline" if mark.name == _INCREASE else "at least one limit"
-        raise UsageError(f"the mark {mark.name} needs {required}; see pytest --markers")
-    texts = [str(argument) for argument in mark.args]
     if mark.name != _INCREASE:
-        kind = LimitKind.WINDOW if mark.name == _TIME else LimitKind.BUBBLE
-        yield from parse_limits(texts, kind, _make_names())
+        yield from _parse_limits(mark)
         return
+    texts = [str(argument) for argument in mark.args]
     path = str(root / texts[0])
     yield from make_baseline_limits(
         _summarize(path),
@@ -147,6 +172,27 @@ def _list_limits(mark: pytest.Mark, saved: ReportSummary, root: Path) -> Iterato
         allow_incomplete=bool(mark.kwargs.get("allow_incomplete", False)),
         names=_make_names(),
     )
+
+
+def _require_arguments(mark: pytest.Mark) -> None:
+    """Raise a ``UsageError`` if a mark has no arguments."""
+    from bubbleviz.errors import UsageError
+
+    if not mark.args:
+        required = "a baseline" if mark.name == _INCREASE else "at least one limit"
+        raise UsageError(f"the mark {mark.name} needs {required}; see pytest --markers")
+
+
+def _parse_limits(mark: pytest.Mark) -> list[Limit]:
+    """Parse the limits of bubbles or times that a mark defines.
+
+    Raises:
+        UsageError: A limit is malformed.
+    """
+    from bubbleviz.report.gate import LimitKind, parse_limits
+
+    kind = LimitKind.WINDOW if mark.name == _TIME else LimitKind.BUBBLE
+    return list(parse_limits([str(argument) for argument in mark.args], kind, _make_names()))
 
 
 def _make_names() -> InputNames:

@@ -145,6 +145,27 @@ def test_that_fails_itself(bubbleviz_run):
     )
 
 
+def test_a_test_with_an_incorrect_mark_does_not_start(pytester: pytest.Pytester) -> None:
+    result = _run(
+        pytester,
+        """
+@pytest.mark.limit_iteration_time("600")
+def test_limit_without_unit(bubbleviz_run):
+    raise AssertionError("the training run has started")
+
+@pytest.mark.limit_bubble()
+def test_no_limit(bubbleviz_run):
+    raise AssertionError("the training run has started")
+""",
+    )
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["bubbleviz: limit_iteration_time *'600'*did you mean 600ms*", "*needs at least one limit*"]
+    )
+    result.stdout.no_fnmatch_line("*has started*")
+
+
 def test_the_marks_are_registered(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "bubbleviz.pytest_plugin", "--markers")
     names = ("limit_bubble(", "limit_iteration_time(", "limit_bubble_increase(")
