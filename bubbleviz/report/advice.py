@@ -597,8 +597,11 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
     slow_indices = {
         index for fault in faults if fault.kind == "iteration" for index in fault.iterations
     }
+    since = faults[0].since_iteration if len(faults) == 1 else None
     slow_iterations = [
-        iteration for iteration in report.iterations if iteration.index in slow_indices
+        iteration
+        for iteration in report.iterations
+        if iteration.index in slow_indices or (since is not None and iteration.index >= since)
     ]
     example = choose_typical(slow_iterations, report.headline)
     error_ns, length_ns = finding.error_ns, finding.length_ns
@@ -615,7 +618,7 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
         stages=tuple(sorted({stage for fault in faults for stage in fault.stages})),
         stage=faults[0].stage if len(faults) == 1 else None,
         example_iteration=None if example is None else example.index,
-        since_iteration=faults[0].since_iteration if len(faults) == 1 else None,
+        since_iteration=since,
         measure=tuple(pair for fault in faults for pair in fault.phases),
         is_single_pause=finding.is_single_pause,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bubbleviz.render.picture.picture import picture
@@ -122,3 +124,15 @@ def test_the_slow_iteration_that_the_first_advice_names_is_drawn() -> None:
         assert shown.index == 2
     assert "iteration 2" in " ".join(list_texts(picture(report, View())))
     assert picture(report, View()) == picture(restored, View())
+
+
+def test_if_a_fault_began_during_the_run_an_iteration_with_the_fault_is_drawn() -> None:
+    run = Planting(stages=4, microbatches=8, replicas=2, iterations=8, slow_rank=5)
+    report = analyze_planting(replace(run, slow_rank_factor=1.5, slow_rank_from=5))
+
+    (step, *_) = advise(report).first
+    assert step.advice is not None
+    assert step.advice.since_iteration == 5
+    shown = choose_shown_iteration(report)
+    assert shown is not None
+    assert shown.index >= 5
