@@ -102,6 +102,10 @@ _HINTS: Mapping[str, str] = {
     "to_parquet": 'report.save("x.parquet")',
 }
 
+#: Hints for arguments of :func:`bubbleviz.simulate` that are passed to ``what_if``.
+_SELECT_SCHEDULE = 'select a row, as in report.what_if()["zb-h1"]'
+_SIMULATE = "call bubbleviz.simulate(microbatches=..., report=report)"
+
 #: Attributes listed by ``dir(report)``. Attributes needed only by renderers are left out.
 _PUBLIC = (
     "advice",
@@ -304,6 +308,7 @@ class Report(measured.Report, Plotting, Hinting):  # noqa: D101 - help() shows t
         candidates = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
         return max(candidates, key=lambda candidate: candidate.bubble_ratio or 0.0, default=None)
 
+    @explain_keywords(schedule=_SELECT_SCHEDULE, microbatches=_SIMULATE)
     def what_if(self) -> PrintedRecords[Choice]:
         """Return the order that ran and other schedules, simulated with the measured times.
 

@@ -24,6 +24,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import bubbleviz
+from bubbleviz.errors import UsageError
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.render.loaded import LoadedIdleReport, LoadedReport
 from bubbleviz.render.picture.picture import picture
@@ -352,6 +353,17 @@ def test_errors_recommend_pandas_for_tables_and_save_for_pictures() -> None:
         getattr(report.causes, "head")  # noqa: B009 - types know that it does not exist
     with pytest.raises(AttributeError, match=r"no attribute 'savefig'; use save\(\"x\.svg\"\)$"):
         getattr(report.plot(), "savefig")  # noqa: B009 - likewise
+
+
+def test_arguments_of_simulations_are_explained() -> None:
+    what_if: Any = example().what_if
+
+    with pytest.raises(UsageError, match=r"what_if has no argument schedule; select a row"):
+        what_if(schedule="zb-h1")
+    with pytest.raises(UsageError, match=r"what_if has no argument microbatches; call bubbleviz"):
+        what_if(microbatches=8)
+    assert bubbleviz.simulate(microbatches=8, report=example()).cost_ms > 0
+    assert example().what_if()["zb-h1"].cost_ms
 
 
 def test_compared_runs_can_be_titled() -> None:
