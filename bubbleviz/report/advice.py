@@ -129,8 +129,9 @@ class Advice:
             all ranks or to no rank in particular.
         stages: Stages that have too much work. Empty for all other kinds of advice.
         stage: Common stage of ``ranks``, or None if there are no ranks or several stages.
-        example_iteration: Index of the typical iteration among the iterations in which the ranks
-            are slow, or None if the advice is not about slow iterations.
+        example_iteration: Index of the typical iteration among the iterations with the fault, or
+            None if the advice is neither about slow iterations nor about a fault that began during
+            the run.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
         measure: (name, size) pairs that quantify the fault, for example ``("F", 1.2)`` if F takes
@@ -222,7 +223,7 @@ class Advised:
 
     @property
     def example_iteration(self) -> int | None:
-        """Index of the iteration that shows what ``first`` is about, or None if any one does."""
+        """Example iteration of the first advice that has one, or None; see :class:`Advice`."""
         examples = [step.advice.example_iteration for step in self.first if step.advice is not None]
         return next((example for example in examples if example is not None), None)
 
@@ -298,9 +299,9 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    There is one exception. If the first advice is about some slow iterations, the typical iteration
-    may look normal. If no iteration is selected, the example iteration of the advice is then shown
-    instead.
+    There is one exception. If the first advice is about slow iterations, or about a fault that
+    began during the run, the typical iteration may look normal. If no iteration is selected, the
+    example iteration of the advice is then shown instead.
 
     Args:
         report: The run's report.

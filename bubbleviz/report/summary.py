@@ -159,8 +159,9 @@ class AdviceEntry(Struct, frozen=True):
             stages.
         saving_ns: Mean saving per averaged iteration, or None if no saving is promised.
         iterations: Number of averaged iterations that the change shortens.
-        example_iteration: Index of the typical iteration among the iterations in which the ranks
-            are slow, or None if the advice is not about slow iterations.
+        example_iteration: Index of the typical iteration among the iterations with the fault, or
+            None if the advice is neither about slow iterations nor about a fault that began during
+            the run.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
         repaired_saving_ratio: Saved fraction of an iteration if a slow stage has a slow GPU that is
