@@ -78,18 +78,8 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown.
     """
     window_ns = run.summary.window_ns.get("schedule")
-    n_iterations = 0 if window_ns is None else window_ns.n
-    n_operations = n_iterations * (run.microbatches or 0)
     slow = list_slow_iterations(run)
-    times = list_operation_times(run)
-    if slow:
-        variance = _measure_window_variance(run)
-        times = tuple(_remove_variance(kind, variance) for kind in times)
-    else:
-        times = tuple(
-            _average_all(kind) if entry.n == n_operations else kind
-            for entry, kind in zip(run.phase_times, times, strict=True)
-        )
+    times = _list_typical_times(run) if slow else _list_mean_times(run)
     measured = collect_times(times, run.transfer_ns, run.microbatches)
     lengths = _drop_slow_rows(run.microbatch_lengths) if slow else run.microbatch_lengths
     measured = replace(measured, lengths=lengths)
@@ -99,11 +89,40 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
         return measured
     window = (window_ns.mean, window_ns.std or 0.0, window_ns.n)
     if slow:
-        windows = _list_windows(run)
-        slow_indices = {entry.index for entry in slow}
-        usual = [ns for index, ns in windows.items() if index not in slow_indices]
-        window = (mean(usual), stdev(usual), len(usual))
+        window = _measure_usual_windows(run, slow)
     return replace(measured, schedule=schedule, window_ns=window)
+
+
+def _list_mean_times(run: RunSummary) -> tuple[OperationTimes, ...]:
+    """Return the operation times of a run, averaged over all iterations if it has one pipeline."""
+    window_ns = run.summary.window_ns.get("schedule")
+    n_iterations = 0 if window_ns is None else window_ns.n
+    n_operations = n_iterations * (run.microbatches or 0)
+    return tuple(
+        _average_all(kind) if entry.n == n_operations else kind
+        for entry, kind in zip(run.phase_times, list_operation_times(run), strict=True)
+    )
+
+
+def _list_typical_times(run: RunSummary) -> tuple[OperationTimes, ...]:
+    """Return the operation times of the typical iteration, without variance between iterations."""
+    variance = _measure_window_variance(run)
+    return tuple(_remove_variance(kind, variance) for kind in list_operation_times(run))
+
+
+def _measure_usual_windows(
+    run: RunSummary, slow: Sequence[IterationEntry]
+) -> tuple[float, float, int]:
+    """Return the mean, standard deviation and number of the windows of usual iterations.
+
+    Args:
+        run: The run.
+        slow: The slow iterations, which are left out. At least two other iterations have a window.
+    """
+    slow_indices = {entry.index for entry in slow}
+    windows = _list_windows(run)
+    usual_ns = [ns for index, ns in windows.items() if index not in slow_indices]
+    return mean(usual_ns), stdev(usual_ns), len(usual_ns)
 
 
 def list_slow_iterations(run: RunSummary) -> tuple[IterationEntry, ...]:
@@ -138,8 +157,9 @@ def describe_left_out(run: RunSummary | None, given_times: Sequence[Any]) -> str
         run: The run that provides the times that were not given, or None.
         given_times: For each time of a simulation, the value that the user gave, or None.
     """
-    uses_run = run is not None and any(value is None for value in given_times)
-    return describe_slow_iterations(run) if run is not None and uses_run else ""
+    if run is None or all(value is not None for value in given_times):
+        return ""
+    return describe_slow_iterations(run)
 
 
 def _list_windows(run: RunSummary) -> dict[int, int]:
