@@ -36,8 +36,8 @@ class MarkedRanks:
     @property
     def sentence(self) -> str:
         """Sentence that names the marked outliers, or "" if there are none."""
-        names = "; ".join(outlier.sentence for outlier in self.outliers)
-        return f"Outliers: {names}" if names else ""
+        descriptions = "; ".join(outlier.sentence for outlier in self.outliers)
+        return f"Outliers: {descriptions}" if descriptions else ""
 
 
 def choose_marked_ranks(report: Report) -> MarkedRanks:

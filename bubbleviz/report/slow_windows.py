@@ -15,8 +15,8 @@ _NORMAL_DEVIATION = 1.4826
 def measure_slow_windows(windows_ns: Mapping[int, int]) -> dict[int, float]:
     """Return the length of each slow window divided by the median, keyed by iteration index.
 
-    A window is slow if it exceeds the median by at least the fraction ``MIN_SLOW_EXCESS``, and by
-    at least ``_MIN_SLOW_DEVIATIONS`` standard deviations. The standard deviation is estimated from
+    A window is slow if it exceeds the median by more than the fraction ``MIN_SLOW_EXCESS``, and by
+    more than ``_MIN_SLOW_DEVIATIONS`` standard deviations. The standard deviation is estimated from
     the median absolute deviation, so that slow iterations do not increase it. With fewer than three
     windows, the result is empty.
 

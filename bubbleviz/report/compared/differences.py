@@ -256,9 +256,8 @@ def _describe_stage_times(pair: RunPair) -> Iterator[_Difference]:
     changed_keys: dict[int, list[StagePhase]] = {}
     for phase in dict.fromkeys(phase for _, phase in factors):
         keys = sorted(key for key in factors if key[1] == phase)
-        if any(
-            _is_uniform([of[key] for key in keys if key in of]) for of in (factors, mean_factors)
-        ):
+        known_mean_factors = [mean_factors[key] for key in keys if key in mean_factors]
+        if _is_uniform([factors[key] for key in keys]) or _is_uniform(known_mean_factors):
             middle = sorted(keys, key=factors.__getitem__)[len(keys) // 2]
             if _is_changed(factors[middle]):
                 change = _format_change(before_ns[middle], after_ns[middle])
@@ -381,7 +380,7 @@ def _list_slowdowns(run: RunSummary) -> dict[str, float]:
         by_name = {
             names[index]: times
             for index, times in zip(ranks.number, ranks.slowdown, strict=True)
-            if index in range(len(names))
+            if 0 <= index < len(names)
         }
     for source, target, times in zip(links.source, links.target, links.slowdown, strict=True):
         by_name[f"transfers between stages {source} and {target}"] = times
@@ -396,12 +395,12 @@ def _compare_work_in_stages(run: RunSummary) -> dict[str, float]:
     """Return the mean work of ranks, as a multiple of the least mean work on the same stage.
 
     The result is keyed by display name. Ranks are left out if their work is unknown, or if they are
-    the only rank of their stage.
+    the only measured rank of their stage.
     """
     stage = group_by_stage([rank.stage for rank in run.ranks])
     work_ns = np.array([rank.work_ns or np.nan for rank in run.ranks])
-    known = np.flatnonzero(work_ns > 0)
-    score = score_by_fastest(known, stage[known], work_ns[known], len(run.ranks))
-    has_peers = np.bincount(stage[known], minlength=len(run.ranks))[stage] > 1
+    measured = np.flatnonzero(work_ns > 0)
+    score = score_by_fastest(measured, stage[measured], work_ns[measured], len(run.ranks))
+    has_peers = np.bincount(stage[measured], minlength=len(run.ranks))[stage] > 1
     names = _list_rank_names(run)
-    return {names[rank]: float(1 / score[rank]) for rank in known.tolist() if has_peers[rank]}
+    return {names[rank]: float(1 / score[rank]) for rank in measured.tolist() if has_peers[rank]}
