@@ -266,8 +266,8 @@ def _divide_evenly(position: Ints, n_kernels: Ints, n_operations: Ints) -> tuple
 
     Args:
         position: Zero-based position of each operation among the operations with its key.
-        n_kernels: Number of kernels with its key.
-        n_operations: Number of operations with its key.
+        n_kernels: Number of kernels with the same key as each operation.
+        n_operations: Number of operations with the same key as each operation.
     """
     low = position * n_kernels // n_operations
     high = np.maximum(low, (position + 1) * n_kernels // n_operations - 1)

@@ -63,7 +63,7 @@ class _InstructionWork(Table):
         thunk: Row of the instruction's range.
         instruction: Index of the instruction.
         execution: Index of the execution on a device.
-        is_communication: Whether the name of the kernel is that of a communication kernel.
+        is_communication: Whether the work is a communication kernel, according to its name.
     """
 
     activity: Ints

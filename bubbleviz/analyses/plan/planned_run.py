@@ -430,11 +430,11 @@ class PlannedRun:
         The time is not corrected if the simulation error is unknown, or if the run overlapped
         operations: plans run one operation at a time, so their simulation has another error.
         """
-        error = 0.0 if self.ran_overlapped else self.simulation_error or 0.0
+        error = 0.0 if self.has_overlapped_operations else self.simulation_error or 0.0
         return round(self.best.length_ns(self.best.best) * (1 + error))
 
     @property
-    def ran_overlapped(self) -> bool:
+    def has_overlapped_operations(self) -> bool:
         """Whether the executed order runs forwards together with backwards."""
         return self.executed is not None and bool(self.executed.plan.together)
 

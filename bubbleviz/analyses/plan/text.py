@@ -133,14 +133,14 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
     measured_ns, error = planned.measured_ns, planned.simulation_error
     if planned.executed is not None and measured_ns is not None and error is not None:
         simulated = format_ms(best.length_ns(planned.executed))
-        subject = "the" if best.by_makespan else "the longest window of the"
+        prefix = "the" if best.by_makespan else "the longest window of the"
         note = (
-            f"{subject} run took {format_ms(measured_ns)} ms, and simulating its order gives "
+            f"{prefix} run took {format_ms(measured_ns)} ms, and simulating its order gives "
             f"{simulated} ms ({_format_change(error)})"
         )
-        if not planned.ran_overlapped:
+        if not planned.has_overlapped_operations:
             expected = format_ms(planned.expected_ns)
-            note += f". With the same error, {subject} plan would take {expected} ms"
+            note += f". With the same error, {prefix} plan would take {expected} ms"
         yield note
     if best.best_split is not None:
         split_ns = best.length_ns(best.best_split)

@@ -385,7 +385,7 @@ class _Search:
         return row, first + index
 
     def _list_critical_devices(self, stage: int) -> Sequence[int]:
-        """Return the devices whose paths drop almost all extensions by a stage that can be dropped.
+        """Return the devices whose paths alone rule out most extensions that are too slow.
 
         The path of the stage's own device is too long if the stage gets too many layers. The path
         of the next stage's device is too long if the stage gets too few.
