@@ -365,7 +365,7 @@ def refuse_unrelated(
 
 
 def _find_outliers(n_captures: int, gaps: Ints) -> list[int]:
-    """Return the captures outside the largest group, which is the earliest one if tied.
+    """Return the captures outside the largest group. At ties, the earliest group is the largest.
 
     Args:
         n_captures: Number of captures.

@@ -317,7 +317,7 @@ def _make_label_pattern(name: str) -> str:
     """Return a regular expression that matches a host or file name in a rank label.
 
     A rank label is a name and a device, such as ``trace GPU 0`` or ``trace host``. The words "a
-    rank" and "a host" of a sentence are no labels, even if a file is called ``a``.
+    rank" and "a host" in a sentence are not labels, even if a file is called ``a``.
     """
     device = _DEVICE if name in _ARTICLES else _DEVICE_OR_HOST
     return rf"(?<![A-Za-z0-9]){re.escape(name)}{device}"

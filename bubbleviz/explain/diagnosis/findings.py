@@ -1335,7 +1335,7 @@ def _spread_over_work(work: Work, values: Ints) -> Ints:
 
 
 def _add_late_collectives(run: ReplayedRun, late_ns: Ints, n_steps: int) -> Ints:
-    """Return how late the host launched each row of the work table, collectives included, in ns.
+    """Return the launch delay of each row of the work table in ns, including collectives.
 
     Args:
         run: The replayed run.
@@ -1344,9 +1344,9 @@ def _add_late_collectives(run: ReplayedRun, late_ns: Ints, n_steps: int) -> Ints
             launch steps.
     """
     collectives = select_outer_collectives(run.collectives, run.operations, run.averaged)
-    of_all_rows_ns = np.append(late_ns, np.zeros(n_steps, np.int64))
-    of_all_rows_ns[len(late_ns) - len(collectives) : len(late_ns)] += collectives.late_ns
-    return of_all_rows_ns
+    total_late_ns = np.append(late_ns, np.zeros(n_steps, np.int64))
+    total_late_ns[len(late_ns) - len(collectives) : len(late_ns)] += collectives.late_ns
+    return total_late_ns
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
