@@ -923,6 +923,7 @@ def test_narrow_terminals_drop_columns_before_they_shorten_kernel_names(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "60")
 
     lines = cli.printed("idle", str(plant_kernels(tmp_path, 30))).splitlines()
 

@@ -202,6 +202,8 @@ def test_every_rocm_format_gives_the_report_of_nsys(
     for report in (then, now):
         for rank in report["ranks"]:
             rank.pop("host", None)
+        for outlier in report["outliers"]:
+            del outlier["name"]  # It contains the host, which rpd does not record.
 
     assert now == then
     assert then["restrictions"] == []
