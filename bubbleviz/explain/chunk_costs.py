@@ -12,13 +12,19 @@ chunk of a prompt except the last one is assumed to have the maximum length::
     tokens  8192 8192 8192 3000 | 8192 500 |
     prefix     0 8192 16384 24576 |  0 8192 |
 
+If all chunks have the same length x, their times show c, and the sum a + b x, but not how the sum
+is divided. Any a between 0 and that sum fits equally well. The fit then has a = 0, and a bound on
+a::
+
+    time = (a + b x) + c x (x + 2 prefix)
+
 Schedulers that divide prompts into chunks of equal cost fit the same curve (SGLang's
 ``ChunkSizePredictor`` in ``scheduler_pp_mixin.py``, vLLM's pull request 41247).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,9 +32,13 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Minimum number of distinct lengths for fitting the square term without prefixes.
 _MIN_LENGTHS = 4
+#: Minimum length of a chunk, if all chunks have the same length and prefixes are unknown. Shorter
+#: chunks may be decode steps, whose time also grows.
+_MIN_TOKENS = 512
 #: Minimum value of c, the coefficient of the square term, in standard errors of c.
 _MIN_ERRORS = 4.0
 #: Minimum size of the largest square term, as a fraction of the longest chunk time.
@@ -37,8 +47,6 @@ _MIN_SHARE = 0.01
 _MIN_INDEPENDENT = 1e-6
 #: Maximum ratio of the residual sum of squares with prefixes to the sum without prefixes.
 _MAX_RESIDUAL = 0.8
-#: Proposed chunk lengths are rounded down to multiples of this number of tokens.
-_GRAIN = 64
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,18 @@ class ChunkCost:
         n: Number of chunks.
         least_tokens: Number of tokens in the shortest chunk.
         most_tokens: Number of tokens in the longest chunk.
-        fixed_ns: The fitted constant a, or the mean time if all chunks have the same length.
-        token_ns: The fitted coefficient b, in ns per token, or None if all chunks have the same
-            length.
+        fixed_ns: The fitted constant a, or the mean time if a constant is used. 0 if all chunks
+            have the same length and times depend on the prefix.
+        token_ns: The fitted coefficient b, in ns per token, or None if a constant is used.
         token_squared_ns: The fitted coefficient c, in ns per squared token. 0 if a line is used,
-            or None if all chunks have the same length.
+            or None if a constant is used.
         residual_ns: Standard deviation of the residuals, or None if there are no more chunks than
             fitted coefficients.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
         prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, otherwise 0.
+        max_fixed_ns: Upper bound of a if all chunks have the same length and times depend on the
+            prefix. None in all other cases.
     """
 
     stage: int
@@ -74,36 +84,26 @@ class ChunkCost:
     residual_ns: float | None
     explained: float | None
     prompt_tokens: int = 0
+    max_fixed_ns: float | None = None
 
-    def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
-        """Return the fitted times of chunks in ns, given their token counts and a prefix."""
+    def time_ns(self, tokens: Floats, prefix: Floats | float = 0.0) -> Floats:
+        """Return the fitted times of chunks in ns, given their token counts and prefixes."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
 
-    def split_prompt(self, first: int) -> tuple[int, ...]:
-        """Divide the longest prompt into chunks that take as long as its first chunk.
+    def assume_fixed(self, fraction: float) -> ChunkCost:
+        """Return an equally good fit, whose constant a is a fraction of its upper bound.
 
-        The length x of each chunk solves this equation, in which ``prefix`` is the number of tokens
-        in all earlier chunks::
-
-            c x^2 + (b + 2 c prefix) x = time of the first chunk - a
-
-        The length is rounded down to a multiple of 64 tokens, but is at least 64. The last chunk is
-        the remaining part of the prompt. The result is empty if the fit does not use prefixes.
+        The result is the same fit if a is known.
 
         Args:
-            first: Number of tokens in the first chunk.
+            fraction: Fraction of ``max_fixed_ns``, from 0 to 1.
         """
-        bend_ns = self.token_squared_ns or 1.0
-        n_left, prefix, sizes = self.prompt_tokens, 0, []
-        target_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
-        while n_left > 0:
-            half_slope = (self.token_ns or 0.0) / 2 / bend_ns + prefix
-            equal_cost_tokens = (half_slope**2 + target_ns / bend_ns) ** 0.5 - half_slope
-            # The tolerance keeps rounding errors of the square root from losing 64 tokens.
-            sizes.append(min(max(int(equal_cost_tokens + 1e-3) // _GRAIN * _GRAIN, _GRAIN), n_left))
-            n_left, prefix = n_left - sizes[-1], prefix + sizes[-1]
-        return tuple(sizes)
+        if self.max_fixed_ns is None:
+            return self
+        fixed_ns = fraction * self.max_fixed_ns
+        token_ns = (self.max_fixed_ns - fixed_ns) / self.most_tokens
+        return replace(self, fixed_ns=fixed_ns, token_ns=token_ns)
 
 
 def measure_chunk_costs(
@@ -140,11 +140,15 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
     """
     tokens = operations.tokens[rows]
     time_ns = operations.busy_ns[rows].astype(np.float64)
-    prefix = _list_prefixes(operations, rows, tokens)
-    factors, residual_ns, uses_prefix = _fit_cost(tokens, prefix, time_ns)
+    prefix = list_prefixes(operations, rows)
+    cost = None
+    if tokens.min() == tokens.max() and _may_be_prompts(operations, rows):
+        cost = _fit_prefix(int(tokens[0]), prefix, time_ns)
+    factors, residual_ns, uses_prefix = cost or _fit_cost(tokens, prefix, time_ns)
     residual_sum = float((residual_ns**2).sum())
     total_sum = float(((time_ns - time_ns.mean()) ** 2).sum())
-    dof = len(rows) - len(factors)
+    # The fit of a single length determines two of its three coefficients.
+    dof = len(rows) - (len(factors) if cost is None else 2)
     has_lengths = len(factors) > 1
     return ChunkCost(
         stage=stage,
@@ -158,6 +162,7 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
         residual_ns=float(np.sqrt(residual_sum / dof)) if dof > 0 else None,
         explained=1 - residual_sum / total_sum if has_lengths and total_sum else None,
         prompt_tokens=int((prefix + tokens).max()) if uses_prefix else 0,
+        max_fixed_ns=None if cost is None else factors[1] * float(tokens[0]),
     )
 
 
@@ -176,7 +181,7 @@ def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
     return np.flatnonzero(is_costed & np.append(averaged, False)[operations.iteration])
 
 
-def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
+def list_prefixes(operations: Operations, rows: Ints) -> Ints:
     """Return the prefix of each chunk: the number of tokens in earlier chunks of the same prompt.
 
     The recorded prefixes are used if all of them are known. Otherwise prompts are reconstructed
@@ -186,10 +191,10 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     Args:
         operations: Operations of all ranks.
         rows: Rows of the chunks' forwards.
-        tokens: Number of tokens in each chunk.
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
+    tokens = operations.tokens[rows]
     order = grouping.sort_rows(
         operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
     )
@@ -202,6 +207,57 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     prefix = np.empty(len(rows), np.int64)
     prefix[order] = preceding_tokens - preceding_tokens[first][np.cumsum(first) - 1]
     return prefix
+
+
+def _may_be_prompts(operations: Operations, rows: Ints) -> bool:
+    """Return whether chunks of a single length may be parts of prompts.
+
+    They may if their prefixes were recorded, or if the run has no backward passes and the chunks
+    are not so short that they may be decode steps.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the chunks' forwards, which all have the same number of tokens.
+    """
+    if (operations.prefix[rows] >= 0).all():
+        return True
+    is_long = operations.tokens[rows[0]] >= _MIN_TOKENS
+    return bool(is_long and run_kind(operations.phase) == INFERENCE)
+
+
+def _fit_prefix(
+    n_tokens: int, prefix: Ints, time_ns: Floats
+) -> tuple[tuple[float, ...], Floats, bool] | None:
+    """Fit the times of chunks of a single length as a line in their prefixes.
+
+    The line is ``time = b x + c x (x + 2 prefix)``, with a = 0. It must pass the tests that
+    :func:`_fit_cost` applies to a curve: the number of chunks, the standard error of c, and the
+    size of the term that depends on the prefix. It must also explain most of the variance, because
+    times may also grow for other reasons.
+
+    Args:
+        n_tokens: Number of tokens x of every chunk.
+        prefix: Number of tokens before each chunk.
+        time_ns: Time of each chunk.
+
+    Returns:
+        The result of :func:`_fit_cost` for a curve with prefixes, or None if the times do not
+        depend on the prefix.
+    """
+    if len(prefix) <= _MIN_LENGTHS or prefix.min() == prefix.max() or n_tokens < 1:
+        return None
+    (intercept_ns, slope_ns), residual_ns, error_ns = _fit_least_squares(prefix, None, time_ns)
+    growth_ns = slope_ns * float(prefix.max() - prefix.min())
+    total_sum = float(((time_ns - time_ns.mean()) ** 2).sum())
+    is_explained = 2 * float((residual_ns**2).sum()) < total_sum
+    # The standard error is that of the slope times half the range of the prefixes.
+    is_certain = growth_ns / 2 > _MIN_ERRORS * error_ns
+    token_squared_ns = slope_ns / (2 * n_tokens)
+    token_ns = intercept_ns / n_tokens - token_squared_ns * n_tokens
+    is_large = growth_ns > _MIN_SHARE * float(time_ns.max())
+    if not (is_explained and is_certain and is_large and token_ns >= 0):
+        return None
+    return (0.0, token_ns, token_squared_ns), residual_ns, True
 
 
 def _fit_cost(

@@ -25,6 +25,12 @@ from bubbleviz.explain.communication_times import CommunicationTimes, Receives
 from bubbleviz.explain.diagnosis.findings import Diagnosis, build_diagnosis
 from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
 from bubbleviz.explain.phase_times import PhaseTimes
+from bubbleviz.explain.prompt_splits import (
+    PromptChunks,
+    PromptSplit,
+    find_prompt_chunks,
+    split_longest_prompt,
+)
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_ranks
 from bubbleviz.explain.slowdown.barriers import insert_barriers
 from bubbleviz.explain.slowdown.replayed_run import (
@@ -87,6 +93,7 @@ class Explanation:
             are replayed.
         chunk_costs: Fits of the forward duration as a function of the number of tokens, one per
             virtual stage. Empty if no number of tokens is known.
+        prompt_chunks: Prompt chunks of the typical iteration, or None if there are none.
         layout: The layers of the stages, or None if they are unknown.
         ran: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from one iteration to the next if iterations overlap, or None if they
@@ -104,6 +111,7 @@ class Explanation:
     no_path_reason: str = ""
     slowdown_source: ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
+    prompt_chunks: PromptChunks | None = None
     replayed_ranks: ReplayedRanks | None = None
     replayed_source: ReplayedRun | None = None
     layout: LayoutQuestion | None = None
@@ -140,6 +148,15 @@ class Explanation:
         The slowdowns are computed on first access.
         """
         return None if self.scenarios is None else measure_slowdowns(self.scenarios)
+
+    @cached_property
+    def prompt_split(self) -> PromptSplit | None:
+        """Division of the longest prompt into chunks of equal time, or None if none saves time.
+
+        The division is computed on first access.
+        """
+        transfer_ns = self.phase_times.transfer_ns or 0.0
+        return split_longest_prompt(self.chunk_costs, self.prompt_chunks, transfer_ns)
 
     @cached_property
     def diagnosis(self) -> Diagnosis | None:
@@ -234,6 +251,9 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         ),
         replayed_ranks=selection,
         replayed_source=None if selection is None else replayed,
+        prompt_chunks=None
+        if typical_iteration is None
+        else find_prompt_chunks(run.operations, averaged, typical_iteration.index),
         layout=_build_layout(run, times, typical_iteration),
         period_ns=_get_period(counts),
     )

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.explain.changes import replay_planned_order
-from bubbleviz.explain.diagnosis.findings import estimate_mean_saving
+from bubbleviz.explain.diagnosis.fault_names import EVEN_CHUNKS, FIRST_MICROBATCH
+from bubbleviz.explain.diagnosis.findings import MAX_MISSED, estimate_mean_saving
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.run_kinds import INFERENCE
 from bubbleviz.report.restrictions import (
@@ -33,6 +34,7 @@ from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 if TYPE_CHECKING:
     from bubbleviz.explain.changes import Change
     from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+    from bubbleviz.explain.prompt_splits import PromptSplit
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.kernel_time import KernelTime
     from bubbleviz.report.report import Report
@@ -106,8 +108,8 @@ class StepCode(StrEnum):
 
 
 #: Evidence for advice. It is a finding (faults and a replay without them), a faster simulated
-#: schedule, or a planned order that some operations did not follow.
-Evidence: TypeAlias = "Finding | Choice | Recognition"
+#: schedule, a planned order that some operations did not follow, or a division of prompts.
+Evidence: TypeAlias = "Finding | Choice | Recognition | PromptSplit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +120,8 @@ class Advice:
         kind: The kind of fault to remove, or ``schedule`` or ``order``. If several faults are
             removed together, their kinds are joined by ``+``.
         place: Name of the fault or schedule. It is the same in every run of a job.
-        evidence: Finding, simulated schedule or recognized order that the advice is based on.
+        evidence: Finding, simulated schedule, recognized order or division of prompts that the
+            advice is based on.
         saving_ns: Mean saving per averaged iteration, in ns.
         length_ns: Mean iteration length in ns (the denominator of ``saving_ratio``).
         saving_ratio: The saving as a fraction of the iteration length.
@@ -559,9 +562,9 @@ def _find_unknown_step(report: Report) -> StepCode:
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     """Return the changes that would shorten iterations, largest saving first, single pauses last.
 
-    The changes are the removal of faults, one faster schedule, and a return to the planned order.
-    Each must reach a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes without
-    a promised saving come last.
+    The changes are the removal of faults, one faster schedule, a return to the planned order, and
+    a division of prompts into chunks of equal time. Each must reach a minimum saving. At most
+    ``_MAX_LISTED`` changes are returned. Changes without a promised saving come last.
 
     Args:
         report: The run's report.
@@ -569,9 +572,16 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     """
     diagnosis = report.explanation.diagnosis
     advised: list[Advice] = []
+    chunks = _make_chunks_advice(report)
+    if chunks is not None:
+        advised.append(chunks)
     if diagnosis is not None:
-        findings = select_findings(diagnosis, hidden_kinds)[:_MAX_LISTED]
-        advised += [_make_finding_advice(report, diagnosis, finding) for finding in findings]
+        findings = select_findings(diagnosis, hidden_kinds)
+        if chunks is not None:
+            findings = [finding for finding in findings if not _is_about_chunks(finding)]
+        advised += [
+            _make_finding_advice(report, diagnosis, finding) for finding in findings[:_MAX_LISTED]
+        ]
     schedule, order = _make_schedule_advice(report), _make_order_advice(report)
     if schedule is not None and schedule.saving_ratio >= _MIN_SCHEDULE_SAVING:
         advised.append(schedule)
@@ -717,6 +727,43 @@ def _make_order_advice(report: Report) -> Advice | None:
         measure=(("operations out of order", float(order.deviation_count)),),
     )
     return _remove_promise(advice, diagnosis)
+
+
+def _make_chunks_advice(report: Report) -> Advice | None:
+    """Return the advice to divide prompts into chunks of equal time.
+
+    The saving is the difference of two iterations simulated with the fitted times: with the chunks
+    that ran, and with the divided prompts. It is promised only if the first simulation matches the
+    measured iteration.
+
+    Returns:
+        The advice. None if the run is no inference, if the iteration was not replayed, if no
+        division saves time, or if chunks of several prompts alternate.
+    """
+    split, measured = report.explanation.prompt_split, _find_replayed_iteration(report)
+    if report.kind != INFERENCE or split is None or measured is None or split.n_prompts == 0:
+        return None
+    saving_ns, length_ns = split.recorded_ns - split.divided_ns, float(measured.makespan_ns)
+    if saving_ns < _MIN_SAVING * length_ns:
+        return None
+    missed_ratio = abs(split.recorded_ns / length_ns - 1)
+    return Advice(
+        kind="microbatch",
+        place=EVEN_CHUNKS,
+        evidence=split,
+        saving_ns=saving_ns,
+        length_ns=length_ns,
+        saving_ratio=saving_ns / length_ns,
+        iterations=report.summary.iterations,
+        missed_ratio=missed_ratio if missed_ratio > MAX_MISSED else None,
+    )
+
+
+def _is_about_chunks(finding: Finding) -> bool:
+    """Return whether a finding says only that some prompt chunks take longer than others."""
+    return all(
+        fault.kind == "microbatch" and fault.detail != FIRST_MICROBATCH for fault in finding.faults
+    )
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from bubbleviz.explain.diagnosis.fault_names import BETWEEN_ITERATIONS, WHOLE_LAYERS
+from bubbleviz.explain.diagnosis.fault_names import (
+    BETWEEN_ITERATIONS,
+    EVEN_CHUNKS,
+    WHOLE_LAYERS,
+)
 from bubbleviz.model.texts import format_percent
 
 #: Text of the advice for a bubble caused by the schedule alone, and the kind and place of that
@@ -12,6 +16,8 @@ TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 #: the promise assumes that they can be distributed evenly. The promise for more microbatches
 #: assumes that the length of the bubble does not change.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
+#: Places of advice that says exactly what to move.
+_EXACT_PLACES = {WHOLE_LAYERS, EVEN_CHUNKS}
 
 
 def is_upper_bound(kind: str, place: str) -> bool:
@@ -22,7 +28,7 @@ def is_upper_bound(kind: str, place: str) -> bool:
     - The advice is to shorten the pause between iterations. The framework's own step takes some of
       this time in any run.
     - The advice is to move layers or tokens, or to use more microbatches. Advice that names the
-      layers to move is an exception.
+      layers to move or the lengths of chunks is an exception.
 
     Args:
         kind: Kind of the advice, for example ``link``. Several kinds are joined by ``+``.
@@ -31,7 +37,7 @@ def is_upper_bound(kind: str, place: str) -> bool:
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(
         part_place == BETWEEN_ITERATIONS
-        or (part_kind in _MOVING_KINDS and part_place != WHOLE_LAYERS)
+        or (part_kind in _MOVING_KINDS and part_place not in _EXACT_PLACES)
         for part_kind, part_place in parts
     )
 

@@ -1,13 +1,19 @@
-"""Describe how long prompt chunks take, and find chunk sizes that take equal time."""
+"""Describe how long prompt chunks take, and the chunk lengths that take equal time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.report.kernel_time import NOTICEABLE
+from bubbleviz.report.labels import format_ms
+
+if TYPE_CHECKING:
+    from bubbleviz.explain.prompt_splits import PromptSplit
+
+#: Chunk lengths are all listed if there are at most this many. Otherwise, the first lengths and the
+#: last one are listed.
+_MAX_LENGTHS, _N_FIRST_LENGTHS = 12, 4
 
 
 def format_cost(cost: ChunkCost) -> str:
@@ -16,10 +22,14 @@ def format_cost(cost: ChunkCost) -> str:
     If all chunks have the same length, the text is ``0.120 ms for 512 tokens``. A quadratic term
     that is not 0 is appended.
     """
+    if cost.max_fixed_ns is not None:
+        cost = cost.assume_fixed(1.0)
     fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # avoid -0.000
+    line = f"{fixed} for {cost.most_tokens:,} tokens"
     if cost.token_ns is None:
-        return f"{fixed} for {cost.most_tokens:,} tokens"
-    line = f"{fixed} {_format_signed(cost.token_ns / 1e3)} us/token"
+        return line
+    if cost.max_fixed_ns is None:
+        line = f"{fixed} {_format_signed(cost.token_ns / 1e3)} us/token"
     if not cost.token_squared_ns:
         return line
     if cost.prompt_tokens:
@@ -46,60 +56,56 @@ def explain_uneven_chunks(costs: Sequence[ChunkCost]) -> str:
     return f"All chunks have {tokens.pop():,} tokens, so longer prefixes may be the reason"
 
 
-def find_even_chunks(
-    costs: Sequence[ChunkCost],
-) -> tuple[int, tuple[int, ...], float, float] | None:
-    """Split the longest prompt into chunks that take equal time.
+def describe_split(split: PromptSplit) -> str:
+    """Return which prompts to divide into which chunks, as an object of the verb "divide".
 
-    If all chunks have the same length, later chunks take more time because they read a longer
-    prefix. In a pipeline of equal stages, the time of a prompt depends on the slowest chunk::
-
-        time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
-
-    For the first chunk, 17 lengths are tried, from a quarter to four times the length of the
-    longest measured chunk. Every further chunk takes about as long as the first one. The split with
-    the shortest time is used. All stages are assumed to cost as much as the slowest one, which is
-    the stage whose longest chunk takes the most time.
-
-    Args:
-        costs: Chunk costs, one entry per virtual stage.
-
-    Returns:
-        stage: The virtual stage whose costs were used.
-        tokens: Number of tokens in each chunk of the best split.
-        equal_ns: Time that the prompt takes in chunks of the longest measured length.
-        even_ns: Time that the prompt takes in the chunks of the best split.
-
-        The result is None if no cost depends on a prefix, or if the best split saves at most 1 %.
+    If there are more than ``_MAX_LENGTHS`` chunks, only the first lengths and the last one are
+    listed.
     """
-    long_prompt_costs = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
-    if not long_prompt_costs:
-        return None
-    slowest = max(
-        long_prompt_costs, key=lambda cost: float(cost.time_ns(np.array(cost.most_tokens)))
-    )
-    chunk_tokens = slowest.most_tokens
-    n_full_chunks, remaining_tokens = divmod(slowest.prompt_tokens, chunk_tokens)
-    equal_chunks = (chunk_tokens,) * n_full_chunks + (remaining_tokens,) * bool(remaining_tokens)
-
-    def prompt_time_ns(tokens: tuple[int, ...]) -> float:
-        """Return how long the prompt takes, in ns, if it is divided into the given chunks."""
-        prefixes = np.cumsum((0, *tokens[:-1]))
-        chunk_times_ns = [
-            float(slowest.time_ns(np.array(n_tokens), prefix))
-            for n_tokens, prefix in zip(tokens, prefixes.tolist(), strict=True)
-        ]
-        return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
-
-    # The lengths range from a quarter to four times the length of the longest chunk that ran.
-    firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
-    even = min(map(slowest.split_prompt, sorted(firsts)), key=prompt_time_ns)
-    is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)
+    lengths = [f"{n_tokens:,}" for n_tokens in split.tokens]
+    if len(lengths) > _MAX_LENGTHS:
+        lengths = [*lengths[:_N_FIRST_LENGTHS], "…", lengths[-1]]
     return (
-        (slowest.virtual_stage, even, prompt_time_ns(equal_chunks), prompt_time_ns(even))
-        if is_saving
-        else None
+        f"prompts of {sum(split.tokens):,} tokens into {len(split.tokens):,} chunks of "
+        f"equal time, with {', '.join(lengths)} tokens"
     )
+
+
+def describe_split_time(split: PromptSplit) -> str:
+    """Return how long the divided prompt takes, as a clause with both times.
+
+    If the fixed cost of a chunk is unknown, the time is a range.
+    """
+    even = format_ms(round(split.even_ns))
+    if split.max_fixed_ns is not None:
+        even = f"{format_ms(round(split.min_even_ns))} to {even}"
+    return f"a prompt takes {even} instead of {format_ms(round(split.equal_ns))}"
+
+
+def describe_unknown_fixed_cost(split: PromptSplit) -> str:
+    """Return a sentence about the bound on the fixed cost, or "" if the fixed cost is known."""
+    if split.max_fixed_ns is None:
+        return ""
+    max_fixed = format_ms(round(split.max_fixed_ns))
+    return (
+        "All chunks have the same length, so the part of a chunk's time that does not depend on "
+        f"its length is unknown (0 to {max_fixed}); a prompt in chunks of another length shows it"
+    )
+
+
+def describe_unmeasured_lengths(split: PromptSplit, costs: Sequence[ChunkCost]) -> str:
+    """Return a sentence about lengths outside the measured range, or "" if there are none.
+
+    The last chunk of a prompt may have any length, so it is not considered.
+    """
+    cost = next(cost for cost in costs if cost.virtual_stage == split.virtual_stage)
+    shortest, longest = min(split.tokens[:-1] or split.tokens), max(split.tokens)
+    if cost.max_fixed_ns is not None:
+        return ""
+    if cost.least_tokens <= 2 * shortest and longest <= 2 * cost.most_tokens:
+        return ""
+    measured = f"{cost.least_tokens:,} to {cost.most_tokens:,}"
+    return f"Only chunks of {measured} tokens were measured, so the time is extrapolated"
 
 
 def _format_signed(value: float) -> str:

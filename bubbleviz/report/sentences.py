@@ -20,6 +20,7 @@ from bubbleviz.explain.diagnosis.fault_names import (
     SAME_KERNELS,
 )
 from bubbleviz.explain.diagnosis.faults import Fault
+from bubbleviz.explain.prompt_splits import PromptSplit
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
@@ -56,7 +57,13 @@ from bubbleviz.report.promise import (
     format_saving,
     is_upper_bound,
 )
-from bubbleviz.report.prompt_chunks import explain_uneven_chunks, find_even_chunks
+from bubbleviz.report.prompt_chunks import (
+    describe_split,
+    describe_split_time,
+    describe_unknown_fixed_cost,
+    describe_unmeasured_lengths,
+    explain_uneven_chunks,
+)
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import count_incomplete_pipelines
 from bubbleviz.report.summary import AdviceEntry, join_sentences
@@ -446,13 +453,17 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
     """Return the advised action, a clause about the saving, and the evidence ("" if none).
 
-    The texts depend on what ``advice.evidence`` is: another schedule, an order, or a finding.
+    The texts depend on what ``advice.evidence`` is: another schedule, an order, a division of
+    prompts, or a finding.
     """
     evidence = advice.evidence
     if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
     if isinstance(evidence, Recognition):
         action, explanation = _describe_order(report, advice, evidence)
+        saving = _describe_saving(report, advice, is_of_period=False)
+    elif isinstance(evidence, PromptSplit):
+        action, explanation = _describe_even_chunks(report, evidence)
         saving = _describe_saving(report, advice, is_of_period=False)
     else:
         action, explanation = _describe_finding(report, evidence, advice.iterations)
@@ -495,6 +506,25 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
         f"{format_count(order.deviation_count, 'operation')} in "
         f"{format_count(n_iterations, 'iteration')} ran out of order (in iteration {iteration}, "
         f"{where})",
+    )
+
+
+def _describe_even_chunks(report: Report, split: PromptSplit) -> tuple[str, str]:
+    """Return the advice to divide prompts into chunks of equal time, and the evidence for it.
+
+    The time of a single prompt is included if the iteration contains several prompts, or if the
+    time is only known within bounds.
+    """
+    is_time_known = split.n_prompts == 1 and split.max_fixed_ns is None
+    costs = report.explanation.chunk_costs
+    return (
+        f"Divide {describe_split(split)}",
+        join_sentences(
+            "" if is_time_known else capitalize(describe_split_time(split)),
+            explain_uneven_chunks(costs),
+            describe_unknown_fixed_cost(split),
+            describe_unmeasured_lengths(split, costs),
+        ),
     )
 
 
@@ -549,6 +579,8 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
             saved, advice.saving_ratio, repaired.saving_ratio, repaired.error_ratio
         )
     at_least = "at least " if is_upper_bound(best.kind, best.place) else ""
+    if isinstance(advice.evidence, PromptSplit) and advice.evidence.max_fixed_ns is not None:
+        saved, at_least = f"at least {saved}", "at most "
     left_ns = _measure_remaining(report, remaining_ns, saved_fraction)
     return (
         f"{saved}: iterations would take {at_least}{format_ms(round(left_ns))}, saving {gpu_hours}"
@@ -825,9 +857,9 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
         evidence = f"On every stage, {they_take} {times} as long as the others ({n_long})"
     if not is_prompt:
         return action, evidence, ""
-    has_even_chunks = find_even_chunks(report.explanation.chunk_costs) is not None
+    has_split = report.explanation.prompt_split is not None
     next_step = "For chunk lengths that take equal time, see -v operations"
-    return action, join_sentences(reason, evidence), next_step if has_even_chunks else ""
+    return action, join_sentences(reason, evidence), next_step if has_split else ""
 
 
 def _name_long_microbatches(numbers: Sequence[int], *, is_prompt: bool) -> str:

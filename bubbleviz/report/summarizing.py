@@ -28,6 +28,7 @@ from bubbleviz.explain.changes import Change
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.microbatch_lengths import measure_lengths
 from bubbleviz.explain.phase_times import PhaseTime
+from bubbleviz.explain.prompt_splits import PromptSplit
 from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
@@ -47,7 +48,6 @@ from bubbleviz.report.bubble_parts import (
 from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
-from bubbleviz.report.prompt_chunks import find_even_chunks
 from bubbleviz.report.rank_means import RankMeans, compute_rank_means, list_standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
@@ -79,7 +79,6 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
     typical, explanation = report.typical_iteration(), report.explanation
     times, advised = explanation.phase_times, advise(report)
     slowdowns = report.slowdowns if slowdown else None
-    even = find_even_chunks(explanation.chunk_costs)
     means = compute_rank_means(report)
     has_timeline = by_rank and len(report.operations) <= MAX_SAVED_OPERATIONS
     return summary.RunSummary(
@@ -106,7 +105,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         plan=_make_schedule(report.plan),
         phase_times=[_make_phase_time(kind) for kind in times.kinds],
         chunk_costs=[_make_chunk_cost(cost) for cost in explanation.chunk_costs],
-        even_chunks=None if even is None else summary.EvenChunks(_get_number(even[0]), *even[1:]),
+        even_chunks=_make_even_chunks(explanation.prompt_split),
         transfer_ns=times.transfer_ns,
         microbatch_lengths=_list_microbatch_lengths(report),
         imbalance=dict(times.imbalance),
@@ -393,6 +392,18 @@ def _make_phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
         name: _get_number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")
     }
     return summary.PhaseTimeEntry(**{**asdict(kind), "phase": kind.phase.label, **numbers})
+
+
+def _make_even_chunks(split: PromptSplit | None) -> summary.EvenChunks | None:
+    if split is None:
+        return None
+    return summary.EvenChunks(
+        _get_number(split.virtual_stage),
+        split.tokens,
+        split.equal_ns,
+        split.even_ns,
+        split.min_even_ns,
+    )
 
 
 def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:

@@ -598,15 +598,18 @@ class ChunkCostEntry(Struct, frozen=True):
         n: Number of prompt chunks.
         least_tokens: Number of tokens in the shortest prompt chunk.
         most_tokens: Number of tokens in the longest prompt chunk.
-        fixed_ns: Constant term of the fit, or the mean time if all chunks have the same length.
-        token_ns: Linear term of the fit: time per token. None if all chunks have the same length.
-        token_squared_ns: Quadratic term of the fit, in ns per squared token. None if all chunks
-            have the same length.
+        fixed_ns: Constant term of the fit, or the mean time if there are no other terms.
+        token_ns: Linear term of the fit: time per token. None if the fit is a constant.
+        token_squared_ns: Quadratic term of the fit, in ns per squared token. None if the fit is a
+            constant.
         residual_ns: Standard deviation of the residuals of the fit, or None if unknown.
         explained: Fraction of the variance in the times that is explained by the fit, or None if
             the times have no variance.
         prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, or 0
             otherwise.
+        max_fixed_ns: Upper bound of ``fixed_ns`` if all chunks have the same length and their times
+            depend on the prefix. A larger ``fixed_ns`` makes ``token_ns`` smaller. None in all
+            other cases.
     """
 
     stage: int | None
@@ -620,22 +623,26 @@ class ChunkCostEntry(Struct, frozen=True):
     residual_ns: float | None
     explained: float | None
     prompt_tokens: int
+    max_fixed_ns: float | None = None
 
 
 class EvenChunks(Struct, frozen=True):
-    """Prompt chunks that take equal time; see :func:`.prompt_chunks.find_even_chunks`.
+    """Prompt chunks that take equal time; see :class:`.prompt_splits.PromptSplit`.
 
     Attributes:
         virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
         tokens: Number of tokens in each chunk.
         equal_ns: Time that the prompt takes in chunks of equal length.
-        even_ns: Time that the prompt takes if all chunks take equal time.
+        even_ns: Time that the prompt takes if all chunks take equal time, or its upper bound.
+        min_even_ns: Lower bound of ``even_ns`` if the fixed cost of a chunk is unknown, otherwise
+            equal to ``even_ns``.
     """
 
     virtual_stage: int | None
     tokens: tuple[int, ...]
     equal_ns: float
     even_ns: float
+    min_even_ns: float | None = None
 
 
 class OperationEntry(Struct, frozen=True):

@@ -10,6 +10,8 @@ from __future__ import annotations
 BETWEEN_ITERATIONS = "between-iterations"
 #: Name of the fault for layers that are on the wrong stages.
 WHOLE_LAYERS = "layers"
+#: Place of the advice to divide prompts into chunks of equal time.
+EVEN_CHUNKS = "even-chunks"
 
 #: Values of ``detail`` for late launches: the profiler delays them, or they follow a pause between
 #: iterations.

@@ -110,7 +110,7 @@ _MIN_REPLAY_ERROR = 0.01
 #: It was chosen so that the intervals cover the true saving in 95 % of jobs from two simulators.
 _MISSED_WEIGHT = 0.5
 #: Maximum relative replay error at which reports still promise savings.
-_MAX_MISSED = 0.08
+MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
 _NORMAL_QUANTILE = 1.96
 #: Fault kinds for which one fault can contain another of the same kind.
@@ -210,7 +210,7 @@ class Diagnosis:
 
         If this is true, reports do not promise any savings.
         """
-        return self.missed_ratio > _MAX_MISSED
+        return self.missed_ratio > MAX_MISSED
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -359,7 +359,7 @@ class _Baseline:
         if fault.change is None or since is None or length_ns is None:
             return None
         is_slow = self.iterations >= since
-        is_replayed = len(fault.rows) > 0 and self.missed_ratio <= _MAX_MISSED
+        is_replayed = len(fault.rows) > 0 and self.missed_ratio <= MAX_MISSED
         if is_slow.all() or not is_slow.any() or (is_replayed and others_vary):
             return None
         rise_ns, error_ns = estimate_difference(length_ns[~is_slow], length_ns[is_slow])

@@ -13,13 +13,18 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import format_operation, name_rank
-from bubbleviz.report.prompt_chunks import find_even_chunks, format_cost
+from bubbleviz.report.prompt_chunks import (
+    describe_split_time,
+    describe_unknown_fixed_cost,
+    describe_unmeasured_lengths,
+    format_cost,
+)
 from bubbleviz.report.report import Report
 
 #: Maximum number of critical-path parts, and of stragglers, to list.
 _PARTS = 5
 #: Maximum number of prompt chunks to list.
-_MAX_CHUNKS = 8
+_MAX_CHUNKS = 64
 #: Names used in tables for receive operations, which represent transfers.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
@@ -88,7 +93,7 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
     """Yield a table of what a prompt chunk costs on each virtual stage.
 
     The cost is a least-squares fit of time against tokens. If possible, a proposal follows for
-    splitting a prompt into chunks of equal duration.
+    dividing a prompt into chunks that take equal time.
     """
     rows = [
         {
@@ -108,17 +113,20 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         left=("time of a chunk",),
         drop_order=("n", "tokens", "explained %", "us/token"),
     )
-    if (even := find_even_chunks(report.explanation.chunk_costs)) is not None:
-        stage, tokens, equal_ns, even_ns = even
-        ellipsis = ", ..." if len(tokens) > _MAX_CHUNKS else ""
-        listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
-        length = f"{doc.format_ms(even_ns)} instead of {doc.format_ms(equal_ns)} ms"
-        change = 100 * (even_ns / equal_ns - 1)
-        sentence = (
-            f"chunks of equal time on stage {stage} for prompts of {sum(tokens):,} tokens: "
-            f"{listed_tokens}{ellipsis} tokens; a prompt then takes {length} ({change:+.1f} %)"
-        )
-        yield doc.make_bullets([sentence])
+    split = report.explanation.prompt_split
+    if split is None:
+        return
+    tokens = split.tokens
+    ellipsis = ", ..." if len(tokens) > _MAX_CHUNKS else ""
+    listed_tokens = ", ".join(f"{n_tokens:,}" for n_tokens in tokens[:_MAX_CHUNKS])
+    sentences = [
+        f"chunks of equal time on stage {split.virtual_stage} for prompts of {sum(tokens):,} "
+        f"tokens: {listed_tokens}{ellipsis} tokens; {describe_split_time(split)} "
+        f"({100 * (split.even_ns / split.equal_ns - 1):+.1f} %)",
+        describe_unknown_fixed_cost(split),
+        describe_unmeasured_lengths(split, report.explanation.chunk_costs),
+    ]
+    yield doc.make_bullets([sentence for sentence in sentences if sentence])
 
 
 def _format_per_token(cost: ChunkCost) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bubbleviz.explain.diagnosis.fault_names import EVEN_CHUNKS
 from bubbleviz.model.texts import format_percent
 from bubbleviz.report.compared.pair import (
     COMPUTE,
@@ -108,9 +109,14 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
         return f"the schedule changed from {schedules[0]} to {schedules[1]}"
     microbatches = [run.microbatches for run in (earlier, later) if run.microbatches]
-    if advice.kind != MICROBATCHES and len(set(microbatches)) > 1:
+    if not _changes_microbatches(advice) and len(set(microbatches)) > 1:
         return f"iterations have {microbatches[1]:,} microbatches instead of {microbatches[0]:,}"
     return _describe_unnamed_work(advice, earlier, later)
+
+
+def _changes_microbatches(advice: AdviceEntry) -> bool:
+    """Return whether a piece of advice asks for another number of microbatches or chunks."""
+    return advice.kind == MICROBATCHES or advice.place == EVEN_CHUNKS
 
 
 def _split_kinds(advice: AdviceEntry) -> set[str]:
