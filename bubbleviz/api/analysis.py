@@ -15,6 +15,7 @@ from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import is_drafted
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
+from bubbleviz.explain.extra_work import fit_extra_work
 from bubbleviz.explain.recognition.recognition import compare_with_plan
 from bubbleviz.explain.windowed import select_window
 from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
@@ -22,6 +23,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_s
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording, add_hosts_to_errors, list_hosts
 from bubbleviz.model.choices import ALIGNMENTS, check_choice
+from bubbleviz.model.durations import parse_duration
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import quote_for_shell, to_one_line
@@ -54,6 +56,8 @@ def analyze(
     memory: bool = False,
     memory_limit: str | None = None,
     flops: str | None = None,
+    extra_work: str | None = None,
+    piece: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
     dask_timeout: float | None = None,
@@ -93,6 +97,10 @@ def analyze(
         flops: Model FLOPs per iteration over all ranks and peak FLOP/s of a GPU, separated by a
             slash, for example ``4.2e15/989e12``. If given, the model FLOPs utilization (MFU) is
             computed.
+        extra_work: Length of a job to run in the bubbles of every iteration, for example ``120ms``.
+            If given, the report says how much of the job fits.
+        piece: Length of the indivisible pieces of that job, for example ``4ms``. By default, the
+            job is indivisible. Requires ``extra_work``.
         jobs: For a single profile, the number of threads that read it, in addition to the thread
             that links kernels to API calls. For several profiles, the number of processes that read
             them. A script that uses more than one job must protect its code with
@@ -114,6 +122,7 @@ def analyze(
     limit = None if memory_limit is None else _parse_limit(memory_limit, what_if)
     memory = memory or limit is not None
     work = None if flops is None else _parse_flops(flops)
+    job = _parse_extra_work(extra_work, piece)
     planned = None
     if plan is not None:
         planned = read_file(str(plan)).plan
@@ -149,6 +158,10 @@ def analyze(
     report = replace(add_schedule(report, schedule, comparison), flops=work, planned_order=planned)
     if memory:
         report = replace(report, memory=collect_memory(recordings, run))
+    if job is not None:
+        stages = [rank.stage for rank in report.ranks]
+        fitted = fit_extra_work(report.bubbles, stages, report.iterations, *job)
+        report = replace(report, extra_work=fitted)
     if not what_if and not ideal:
         return report
     with time_step("simulate schedules"):
@@ -227,6 +240,29 @@ def _parse_flops(text: str) -> tuple[float, float]:
             "peak FLOPs per second of a GPU, e.g. 4.2e15/989e12"
         )
     return flops, peak
+
+
+def _parse_extra_work(extra_work: str | None, piece: str | None) -> tuple[int, int] | None:
+    """Parse the length of a job and of its pieces, and return both in ns, or None if not given.
+
+    Raises:
+        UsageError: A length is malformed, a piece is longer than the job, or only the piece is
+            given.
+    """
+    if extra_work is None:
+        if piece is not None:
+            raise UsageError(
+                f"--piece {to_one_line(piece, 60)}: only applies to extra work; pass --extra-work "
+                "as well"
+            )
+        return None
+    work_ns = parse_duration(extra_work, "--extra-work")
+    piece_ns = work_ns if piece is None else parse_duration(piece, "--piece")
+    if piece_ns > work_ns:
+        raise UsageError(
+            f"--piece {piece}: longer than --extra-work {extra_work}; pass a shorter piece"
+        )
+    return work_ns, piece_ns
 
 
 def _make_fleet(

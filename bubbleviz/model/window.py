@@ -18,11 +18,10 @@ import numpy as np
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.durations import TIME_PATTERN, convert_to_ns
 
 _ITERATION_PATTERN = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
-_TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
-_TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
-_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIME_PATTERN = re.compile(rf"time:(?:{TIME_PATTERN})?-(?:{TIME_PATTERN})?")
 _FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (units: ns, us, ms, s)"
 #: A time in ns that is later than the end of any capture.
 FOREVER_NS = 1 << 62
@@ -128,15 +127,7 @@ def parse_window(text: str) -> Window:
 
 
 def _parse_ns(number: str | None, unit: str | None, default: int) -> int:
-    """Convert a decimal number with a unit to ns exactly, without floating-point arithmetic.
-
-    Returns:
-        The time in ns, limited to ``FOREVER_NS``, or ``default`` if there is no number.
-    """
+    """Return a time in ns, limited to ``FOREVER_NS``, or ``default`` if there is no number."""
     if number is None or unit is None:
         return default
-    whole_units, _, fraction = number.partition(".")
-    exact_ns = (
-        int(whole_units) * _UNIT_NS[unit] + int(fraction.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
-    )
-    return min(exact_ns, FOREVER_NS)
+    return min(convert_to_ns(number, unit), FOREVER_NS)

@@ -34,6 +34,7 @@ from bubbleviz.count.summary import Summary
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
+from bubbleviz.explain.extra_work import ExtraWork
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, recognize_schedule
 from bubbleviz.explain.slowness import Slowness, measure_slowness
@@ -100,6 +101,7 @@ class Report:
         memory: Memory use of ranks and operations, or None if it was not read or recorded.
         flops: Model FLOPs per iteration over all ranks, and a GPU's peak FLOPs per second. None if
             not given.
+        extra_work: How much of a given job fits into the bubbles, or None if no job was given.
         hosts: Names of all hosts and clocks that may appear in the report's texts.
     """
 
@@ -130,6 +132,7 @@ class Report:
     pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.make_empty)
     memory: RunMemory | None = None
     flops: tuple[float, float] | None = None
+    extra_work: ExtraWork | None = None
     hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

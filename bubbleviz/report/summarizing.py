@@ -26,6 +26,7 @@ from bubbleviz.count.statistics import Spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.changes import Change
 from bubbleviz.explain.chunk_costs import ChunkCost
+from bubbleviz.explain.extra_work import ExtraWork
 from bubbleviz.explain.microbatch_lengths import measure_lengths
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.prompt_splits import PromptSplit
@@ -122,6 +123,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         methods=write_methods(report),
         timeline=_save_timeline(build_timeline(report)) if has_timeline else None,
         outliers=_list_outliers(report, means),
+        extra_work=_make_extra_work(report.extra_work),
     )
 
 
@@ -392,6 +394,32 @@ def _make_phase_time(kind: PhaseTime) -> summary.PhaseTimeEntry:
         name: _get_number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")
     }
     return summary.PhaseTimeEntry(**{**asdict(kind), "phase": kind.phase.label, **numbers})
+
+
+def _make_extra_work(extra: ExtraWork | None) -> summary.ExtraWorkEntry | None:
+    if extra is None:
+        return None
+    return summary.ExtraWorkEntry(
+        work_ns=extra.work_ns,
+        piece_ns=extra.piece_ns,
+        ratio=extra.ratio,
+        iterations=extra.iterations,
+        stages=[
+            summary.StageSlotsEntry(
+                stage=_get_number(slots.stage),
+                rank=slots.rank,
+                idle_ns=slots.idle_ns,
+                warm_up_pieces=slots.warm_up_pieces,
+                between_pieces=slots.between_pieces,
+                drain_pieces=slots.drain_pieces,
+                fitting_ns=slots.fitting_ns,
+                rest_ns=extra.work_ns - slots.fitting_ns,
+            )
+            for slots in extra.stages
+        ],
+        fitting_ns=extra.fitting_ns,
+        rest_ns=extra.work_ns - extra.fitting_ns,
+    )
 
 
 def _make_even_chunks(split: PromptSplit | None) -> summary.EvenChunks | None:

@@ -645,6 +645,54 @@ class EvenChunks(Struct, frozen=True):
     min_even_ns: float | None = None
 
 
+class StageSlotsEntry(Struct, frozen=True):
+    """What fits into the bubbles of a stage; see :class:`.extra_work.StageSlots`.
+
+    Attributes:
+        stage: The stage, or None if unknown.
+        rank: Index of the rank of the stage that takes the fewest pieces. All numbers are those of
+            this rank, as means over iterations.
+        idle_ns: Time of the bubbles.
+        warm_up_pieces: Number of pieces that fit into bubbles before the rank's first operation.
+        between_pieces: Number of pieces that fit into bubbles between two operations.
+        drain_pieces: Number of pieces that fit into bubbles after the rank's last operation.
+        fitting_ns: Time of the job that fits if the stage runs the job alone.
+        rest_ns: Time of the job that does not fit.
+    """
+
+    stage: int | None
+    rank: Count
+    idle_ns: Positive
+    warm_up_pieces: Positive
+    between_pieces: Positive
+    drain_pieces: Positive
+    fitting_ns: Positive
+    rest_ns: Positive
+
+
+class ExtraWorkEntry(Struct, frozen=True):
+    """How much of a job fits into bubbles; see :class:`.extra_work.ExtraWork`.
+
+    Attributes:
+        work_ns: Length of the job.
+        piece_ns: Length of an indivisible piece of the job.
+        ratio: Name of the ratio whose windows contain the bubbles.
+        iterations: Number of iterations over which means are taken.
+        stages: One entry per stage, in pipeline order. If stages are unknown, one entry per rank.
+        fitting_ns: Time of the job that fits if the stages share its pieces, as a mean over
+            iterations.
+        rest_ns: Time of the shared job that does not fit.
+    """
+
+    work_ns: Count
+    piece_ns: Count
+    ratio: str
+    iterations: Count
+    stages: list[StageSlotsEntry]
+    fitting_ns: Positive
+    rest_ns: Positive
+
+
 class OperationEntry(Struct, frozen=True):
     """An operation of a rank.
 
@@ -1008,6 +1056,7 @@ class RunSummary(Struct, frozen=True):
         timeline: Tables from which pictures are drawn, or None for large runs.
         outliers: The ranks, stages, pipelines and hosts that differ most from the others, largest
             difference first.
+        extra_work: How much of a given job fits into the bubbles, or None if no job was given.
     """
 
     schema: str
@@ -1048,6 +1097,7 @@ class RunSummary(Struct, frozen=True):
     methods: str
     timeline: SavedTimeline | None
     outliers: tuple[OutlierEntry, ...] = ()
+    extra_work: ExtraWorkEntry | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:

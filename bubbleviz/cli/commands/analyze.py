@@ -58,6 +58,12 @@ def analyze(
     flops: str | None = option(
         "FLOPS/PEAK", "FLOPs per iteration / peak FLOP/s of a GPU, to compute the MFU.", "Tables"
     ),
+    extra_work: str | None = option(
+        "120ms", "Length of a job to run in the bubbles: show how much of it fits.", "Schedule"
+    ),
+    piece: str | None = option(
+        "4ms", "Length of the indivisible pieces of --extra-work [default: all of it]", "Schedule"
+    ),
     cross_thread: bool = flag(
         "Do not count kernels of the autograd thread as backward.",
         "Names",
@@ -107,6 +113,8 @@ def analyze(
                 "--memory": memory,
                 "--memory-limit": memory_limit,
                 "--flops": flops,
+                "--extra-work": extra_work,
+                "--piece": piece,
                 "--no-cross-thread": not cross_thread,
                 "--order": order,
                 "--same-clock": same_clock,
@@ -143,6 +151,8 @@ def analyze(
                 memory=memory,
                 memory_limit=memory_limit,
                 flops=flops,
+                extra_work=extra_work,
+                piece=piece,
                 cross_thread=cross_thread,
                 order=ranks,
                 same_clock=clocks,
@@ -220,7 +230,7 @@ def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: 
         tables: Names of the selected tables.
         has_schedules: Whether to print the comparison of schedules after the first screen.
     """
-    from bubbleviz.render.text import orders, savings, times
+    from bubbleviz.render.text import extra_work, orders, savings, times
     from bubbleviz.render.text import report as text
     from bubbleviz.render.text.first_screen import render_first_screen
 
@@ -238,3 +248,4 @@ def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: 
         show(savings.list_schedules(report))
     if report.memory is not None:
         show(times.list_memory(report))
+    show(extra_work.list_extra_work(report))

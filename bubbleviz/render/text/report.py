@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bubbleviz.model.texts import capitalize, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import render_markdown
-from bubbleviz.render.text import orders, ranks, ratio_tables, savings, times
+from bubbleviz.render.text import extra_work, orders, ranks, ratio_tables, savings, times
 from bubbleviz.render.text.bubble_tables import (
     list_longest_bubbles,
     list_step_parts,
@@ -86,6 +86,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     yield "operations", savings.list_changes(report)
     yield "operations", savings.list_schedules(report)
     yield "operations", times.list_memory(report)
+    yield "operations", extra_work.list_extra_work(report)
     yield "advice", savings.list_advice(report)
     yield "slowdown", savings.list_slowdowns(report)
     yield "ratios", ratio_tables.list_not_averaged(report)
@@ -108,7 +109,10 @@ def render_text(report: Report, view: View) -> str:
 
 
 def summarize(report: Report) -> list[doc.Block]:
-    """Return the blocks of a summary: headline, advice, outliers, ratios and causes."""
+    """Return the blocks of a summary: headline, advice, outliers, ratios and causes.
+
+    If extra work was given, the table of what fits into bubbles comes last.
+    """
     value, bounds, run, reason = describe_headline(report)
     first = describe_first_steps(report)
     outliers = choose_marked_ranks(report).sentence
@@ -120,6 +124,7 @@ def summarize(report: Report) -> list[doc.Block]:
         *([doc.Sentence(outliers)] if outliers else []),
         ratio_tables.make_ratio_table(report),
         make_cause_table(report),
+        *extra_work.list_extra_work(report),
     ]
 
 
