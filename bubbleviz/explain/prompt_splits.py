@@ -54,10 +54,13 @@ class PromptChunks:
     Attributes:
         tokens: Number of tokens in each chunk.
         prefix: Number of tokens in earlier chunks of the same prompt.
+        span_ns: Measured time from the first start to the last end of the chunks on any stage, or 0
+            if the chunks did not run.
     """
 
     tokens: Ints
     prefix: Ints
+    span_ns: int = 0
 
     @property
     def starts_prompt(self) -> Bools:
@@ -119,8 +122,10 @@ class PromptSplit:
             cost is known.
         n_prompts: Number of prompts in the typical iteration, or 0 if chunks of several prompts
             alternate or there is no typical iteration.
-        recorded_ns: Time of the typical iteration according to the fit, or 0 if ``n_prompts`` is 0.
+        recorded_ns: Time of the prompts of the typical iteration according to the fit, or 0 if
+            ``n_prompts`` is 0.
         divided_ns: Upper bound of that time if all prompts are divided at the same boundaries.
+        measured_ns: Measured time of these prompts.
     """
 
     virtual_stage: int
@@ -132,6 +137,7 @@ class PromptSplit:
     n_prompts: int = 0
     recorded_ns: float = 0.0
     divided_ns: float = 0.0
+    measured_ns: int = 0
 
 
 def find_prompt_chunks(
@@ -139,8 +145,9 @@ def find_prompt_chunks(
 ) -> PromptChunks | None:
     """Return the chunks that the first stage ran in an iteration, or None if there are none.
 
-    If several ranks ran chunks of the first stage, those of the rank with the most chunks are
-    returned. The rank with the smaller index wins a tie.
+    Chunks of less than 64 tokens are left out, because they may be decode steps. If several ranks
+    ran chunks of the first stage, those of the rank with the most chunks are returned. The rank
+    with the smaller index wins a tie.
 
     Args:
         operations: Operations of all ranks.
@@ -150,17 +157,19 @@ def find_prompt_chunks(
     rows = find_costed_rows(operations, averaged)
     if len(rows) == 0:
         return None
+    is_prompt = (operations.iteration == iteration) & (operations.tokens >= _GRAIN)
+    of_all_stages = rows[is_prompt[rows]]
     rows = rows[operations.virtual_stage[rows] == operations.virtual_stage[rows].min()]
     prefix = list_prefixes(operations, rows)
-    is_in_iteration = operations.iteration[rows] == iteration
-    rows, prefix = rows[is_in_iteration], prefix[is_in_iteration]
+    rows, prefix = rows[is_prompt[rows]], prefix[is_prompt[rows]]
     if len(rows) == 0:
         return None
     rank = operations.rank[rows]
     is_chosen = rank == np.bincount(rank).argmax()
     rows, prefix = rows[is_chosen], prefix[is_chosen]
     order = grouping.sort_rows(operations.start_ns[rows])
-    return PromptChunks(operations.tokens[rows][order], prefix[order])
+    span_ns = operations.end_ns[of_all_stages].max() - operations.start_ns[of_all_stages].min()
+    return PromptChunks(operations.tokens[rows][order], prefix[order], int(span_ns))
 
 
 def split_longest_prompt(
@@ -215,6 +224,7 @@ def split_longest_prompt(
         n_prompts=0 if recorded is None else int(recorded.starts_prompt.sum()),
         recorded_ns=0.0 if recorded is None else bound_ns(recorded),
         divided_ns=0.0 if recorded is None else bound_ns(recorded.divide(boundaries)),
+        measured_ns=0 if recorded is None else recorded.span_ns,
     )
 
 

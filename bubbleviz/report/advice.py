@@ -732,9 +732,9 @@ def _make_order_advice(report: Report) -> Advice | None:
 def _make_chunks_advice(report: Report) -> Advice | None:
     """Return the advice to divide prompts into chunks of equal time.
 
-    The saving is the difference of two iterations simulated with the fitted times: with the chunks
-    that ran, and with the divided prompts. It is promised only if the first simulation matches the
-    measured iteration.
+    The saving is the difference of two simulations of an iteration's prompts with the fitted times:
+    in the chunks that ran, and in the new chunks. It is promised only if the first simulation
+    matches the measured time of these prompts.
 
     Returns:
         The advice. None if the run is no inference, if the iteration was not replayed, if no
@@ -746,7 +746,7 @@ def _make_chunks_advice(report: Report) -> Advice | None:
     saving_ns, length_ns = split.recorded_ns - split.divided_ns, float(measured.makespan_ns)
     if saving_ns < _MIN_SAVING * length_ns:
         return None
-    missed_ratio = abs(split.recorded_ns / length_ns - 1)
+    missed_ratio = abs(split.recorded_ns / max(split.measured_ns, 1) - 1)
     return Advice(
         kind="microbatch",
         place=EVEN_CHUNKS,

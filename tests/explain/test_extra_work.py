@@ -244,5 +244,5 @@ def test_durations_are_exact(text: str, time_ns: int) -> None:
 
 @given(st.text(max_size=8))
 def test_other_texts_are_no_durations(text: str) -> None:
-    with pytest.raises(UsageError, match="^--piece "):
+    with pytest.raises(UsageError, match=r"^--piece "):
         parse_duration(f"{text}!", "--piece")

@@ -346,6 +346,22 @@ def test_chunks_of_equal_time_are_not_divided_again(tmp_path: Path) -> None:
     assert all(advice.place != "even-chunks" for advice in write_all_advice(even))
 
 
+def test_decode_steps_after_the_prompt_change_nothing(tmp_path: Path) -> None:
+    tokens = [*[4096] * 8, 2048, *[1] * 40]
+    prefixes = [*range(0, 9 * 4096, 4096), *range(34_816, 34_856)]
+    times = [
+        (2e6 + 3e4 * x + 10 * x * (x + 2 * p)) / UNIT_NS
+        for x, p in zip(tokens, prefixes, strict=True)
+    ]
+    decode_ms = 20.0
+    times = [time if x > 1 else decode_ms for time, x in zip(times, tokens, strict=True)]
+    run = Serving(times, (1.0, 1.0, 1.0), tokens=tokens)
+    advice = write_all_advice(bubbleviz.analyze(write_table(tmp_path, run)))[0]
+
+    assert advice.place == "even-chunks"
+    assert advice.saving_ns is not None
+
+
 def test_divided_runs_keep_the_promise(tmp_path: Path, cli: CommandLine) -> None:
     report, _ = plant_prompts(tmp_path, [30_000], 4096)
     split = report.explanation.prompt_split
