@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.extra_work import ExtraWork, fit_extra_work
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model.durations import parse_duration
+from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.operation_tables import write_csv
 from tests.support.places import FIXTURES
@@ -196,6 +199,18 @@ def test_all_outputs_contain_the_same_numbers(tmp_path: Path, cli: CommandLine) 
     assert python is not None
     assert python.fitting_ns == entry["fitting_ns"]
     assert bubbleviz.analyze(FIXTURES / "1f1b").extra_work is None
+
+
+@pytest.mark.parametrize(("piece", "n_boxes"), [("1ms", 36), ("2ms", 16), ("9us", 13)])
+def test_pictures_show_each_piece_or_each_bubble(piece: str, n_boxes: int) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="12ms", piece=piece)
+    svg = render(report, View())
+
+    assert "extra work that fits" in svg
+    # The second path is the swatch in the legend.
+    boxes, _ = re.findall(r'<path d="([^"]*)"[^>]*class="bv-paper bv-mark"', svg)
+    assert boxes.count("M") == n_boxes
+    assert "extra work" not in render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
 
 
 def test_a_job_without_pieces_is_indivisible() -> None:

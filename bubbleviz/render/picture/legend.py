@@ -9,6 +9,7 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.marks import OTHER_ITERATION, UNATTRIBUTED_KIND
 from bubbleviz.render.picture.drawing import box, px
+from bubbleviz.render.picture.extra_pieces import PIECE_LINE, PIECE_LOOK
 from bubbleviz.render.picture.lettering import text_width, truncate_text
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
@@ -114,9 +115,9 @@ def _list_entries(
 ) -> Iterator[tuple[list[_Swatch], str]]:
     """Yield (swatches, text) for each legend entry.
 
-    The entries are, in this order: phases, idle time, unattributed compute, communication, other
-    iterations, and merged operations. An entry is left out if no timeline contains marks of its
-    kind.
+    The entries are, in this order: phases, idle time, extra work, unattributed compute,
+    communication, other iterations, and merged operations. An entry is left out if no timeline
+    contains marks of its kind.
     """
     rows = [timeline.rows for timeline in timelines]
     kinds = {kind for painter in rows for kind in painter.kinds}
@@ -125,6 +126,9 @@ def _list_entries(
         if swatches := list(_list_shades(page, rows, phase, width)):
             yield swatches, _LONG_NAMES[phase]
     yield from _list_idle_entries(page, timelines, width)
+    if any(timeline.pieces for timeline in timelines):
+        thin = {**PIECE_LOOK, "stroke_width": PIECE_LINE * page.style.line}
+        yield [_Swatch(width, thin)], "extra work that fits"
     if UNATTRIBUTED_KIND in kinds:
         yield [_Swatch(width, {"fill": palette.UNATTRIBUTED})], "unattributed compute"
     if any(painter.has_communication for painter in rows):

@@ -15,6 +15,7 @@ from bubbleviz.render.picture.cause_bands import draw_causes
 from bubbleviz.render.picture.clock_marks import draw_error_bars
 from bubbleviz.render.picture.critical_line import draw_critical_path
 from bubbleviz.render.picture.drawing import box
+from bubbleviz.render.picture.extra_pieces import draw_extra_pieces
 from bubbleviz.render.picture.labels import RowLabels, draw_labels, label_rows
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page
@@ -48,12 +49,14 @@ class TimelinePainter:
         rows: The painter of the rows.
         gaps: Whether any gap between a row's windows is drawn.
         causes: Causes of idle time drawn in color, or () if idle time is only hatched.
+        pieces: Whether pieces of extra work are drawn.
         critical: Whether the critical path is drawn.
     """
 
     rows: RowPainter
     gaps: bool
     causes: tuple[Cause, ...]
+    pieces: bool
     critical: bool
 
     def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
@@ -111,9 +114,9 @@ class TimelinePainter:
     def draw(self, layout: Layout) -> None:
         """Draw the rows, their labels, overlays and brackets, without moving the page's cursor.
 
-        The order from back to front is: spread areas, bubbles, causes of idle time, labels,
-        operations, the critical path, clock error bars, and brackets. The view and the style
-        determine which of the optional parts are drawn.
+        The order from back to front is: spread areas, bubbles, causes of idle time, pieces of extra
+        work, labels, operations, the critical path, clock error bars, and brackets. The view and
+        the style determine which of the optional parts are drawn.
         """
         page, report, selection = self.page, self.report, self.selection
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
@@ -121,6 +124,7 @@ class TimelinePainter:
             draw_spread(page, report, selection, layout)
         self.gaps = _draw_bubbles(page, selection, layout)
         self.causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
+        self.pieces = draw_extra_pieces(page, report, selection, layout)
         draw_labels(page, self.labels, layout)
         for row, top in enumerate(layout.tops):
             self.rows.draw(row, layout.left, top)
