@@ -201,7 +201,7 @@ def test_all_outputs_contain_the_same_numbers(tmp_path: Path, cli: CommandLine) 
     assert bubbleviz.analyze(FIXTURES / "1f1b").extra_work is None
 
 
-@pytest.mark.parametrize(("piece", "n_boxes"), [("1ms", 36), ("2ms", 16), ("9us", 13)])
+@pytest.mark.parametrize(("piece", "n_boxes"), [("1ms", 36), ("2ms", 14), ("9us", 15)])
 def test_pictures_show_each_piece_or_each_bubble(piece: str, n_boxes: int) -> None:
     report = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="12ms", piece=piece)
     svg = render(report, View())
