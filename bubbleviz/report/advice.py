@@ -760,8 +760,11 @@ def _make_chunks_advice(report: Report) -> Advice | None:
 
 
 def _is_about_chunks(finding: Finding) -> bool:
-    """Return whether a finding says only that some prompt chunks take longer than others."""
-    return all(
+    """Return whether a finding says that some prompt chunks take longer than others.
+
+    The finding may contain other faults, which also have findings of their own.
+    """
+    return any(
         fault.kind == "microbatch" and fault.detail != FIRST_MICROBATCH for fault in finding.faults
     )
 

@@ -371,3 +371,17 @@ def test_divided_runs_keep_the_promise(tmp_path: Path, cli: CommandLine) -> None
 
     shown = cli.printed("compare", str(before), str(after))
     assert "Divide prompts" in shown
+
+
+def test_uneven_stages_leave_chunk_lengths_as_a_piece_of_advice(tmp_path: Path) -> None:
+    chunks = [(4096, 4096 * k) for k in range(12)] + [(2048, 4096 * 12)]
+    times = [(2e6 + 3e4 * x + 1 * x * (x + 2 * p)) / UNIT_NS for x, p in chunks]
+    run = Serving(times, (1.0, 1.05, 1.0), tokens=[x for x, _ in chunks])
+    report = bubbleviz.analyze(write_table(tmp_path, run, prefix=[p for _, p in chunks] * 3))
+    split = report.explanation.prompt_split
+    assert split is not None
+    every = write_all_advice(report)
+
+    assert split.virtual_stage == 1
+    assert every[0].place == "even-chunks"
+    assert all("microbatch" not in advice.kind for advice in every[1:])
