@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.chunk_costs import ChunkCost
+from bubbleviz.model.texts import capitalize
 from bubbleviz.report.labels import format_ms
 
 if TYPE_CHECKING:
@@ -82,14 +83,14 @@ def describe_split_time(split: PromptSplit) -> str:
     return f"a prompt takes {even} instead of {format_ms(round(split.equal_ns))}"
 
 
-def describe_unknown_fixed_cost(split: PromptSplit) -> str:
-    """Return a sentence about the bound on the fixed cost, or "" if the fixed cost is known."""
+def explain_split_time(split: PromptSplit) -> str:
+    """Return how long the divided prompt takes as a sentence, with the reason if it is a range."""
     if split.max_fixed_ns is None:
-        return ""
+        return capitalize(describe_split_time(split))
     max_fixed = format_ms(round(split.max_fixed_ns))
     return (
-        "All chunks have the same length, so the part of a chunk's time that does not depend on "
-        f"its length is unknown (0 to {max_fixed}); a prompt in chunks of another length shows it"
+        f"Chunks of one length do not show how much of a chunk's time is fixed (0 to {max_fixed}), "
+        f"so {describe_split_time(split)}; a run with another length narrows this range"
     )
 
 

@@ -59,9 +59,8 @@ from bubbleviz.report.promise import (
 )
 from bubbleviz.report.prompt_chunks import (
     describe_split,
-    describe_split_time,
-    describe_unknown_fixed_cost,
     describe_unmeasured_lengths,
+    explain_split_time,
     explain_uneven_chunks,
 )
 from bubbleviz.report.report import Report
@@ -520,9 +519,8 @@ def _describe_even_chunks(report: Report, split: PromptSplit) -> tuple[str, str]
     return (
         f"Divide {describe_split(split)}",
         join_sentences(
-            "" if is_time_known else capitalize(describe_split_time(split)),
+            "" if is_time_known else explain_split_time(split),
             explain_uneven_chunks(costs),
-            describe_unknown_fixed_cost(split),
             describe_unmeasured_lengths(split, costs),
         ),
     )

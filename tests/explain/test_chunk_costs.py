@@ -189,4 +189,4 @@ def test_chunks_of_equal_length_with_growing_prefixes_are_not_told_to_spread_tok
     assert (first.kind, first.place) == ("microbatch", "even-chunks")
     assert first.action.startswith("Divide prompts of ")
     assert "Chunks take longer as their prefix grows" in first.text
-    assert ("All chunks have the same length" in first.text) == (last == 1024)
+    assert ("Chunks of one length do not show" in first.text) == (last == 1024)

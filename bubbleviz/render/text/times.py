@@ -15,8 +15,8 @@ from bubbleviz.render import document as doc
 from bubbleviz.report.labels import format_operation, name_rank
 from bubbleviz.report.prompt_chunks import (
     describe_split_time,
-    describe_unknown_fixed_cost,
     describe_unmeasured_lengths,
+    explain_split_time,
     format_cost,
 )
 from bubbleviz.report.report import Report
@@ -123,7 +123,7 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
         f"chunks of equal time on stage {split.virtual_stage} for prompts of {sum(tokens):,} "
         f"tokens: {listed_tokens}{ellipsis} tokens; {describe_split_time(split)} "
         f"({100 * (split.even_ns / split.equal_ns - 1):+.1f} %)",
-        describe_unknown_fixed_cost(split),
+        "" if split.max_fixed_ns is None else explain_split_time(split),
         describe_unmeasured_lengths(split, report.explanation.chunk_costs),
     ]
     yield doc.make_bullets([sentence for sentence in sentences if sentence])
