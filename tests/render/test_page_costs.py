@@ -24,6 +24,7 @@ from tests.support.forward_runs import UNIT_NS, Serving, write_table
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.opened_pages import Open, Opened, format_percent, format_significant
+from tests.support.places import FIXTURES
 from tests.support.planted_runs import analyze_planting
 from tests.support.torch_traces import write_traces
 
@@ -189,10 +190,36 @@ def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path)
     assert {point["prefix"] for point in line} == {0, 6 * 1024}
 
 
+def test_chunks_of_one_length_have_bounded_costs(opened: Open, tmp_path: Path) -> None:
+    times = [100 + 10.0 * k for k in range(12)]
+    run = Serving(times, (1.0, 1.0), tokens=[1024] * len(times))
+    web_page = opened(bubbleviz.analyze(write_table(tmp_path, run)))
+    first, _ = read_cells(web_page.page.locator("#chunk-costs tbody tr"))
+
+    assert first[2:5] == ["1,024 to 1,024", "0 to 95.0", "0 to 92.8"]
+
+
+def test_the_page_shows_how_much_extra_work_fits(opened: Open, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="12ms", piece="2ms")
+    extra = report.extra_work
+    assert extra is not None
+    for page in (report, saved(report, tmp_path)):
+        web_page = opened(page)
+        *stages, shared = read_cells(web_page.page.locator("#extra-work tbody tr"))
+
+        assert "Extra work" in contents_of(web_page)
+        for row, slots in zip(stages, extra.stages, strict=True):
+            kinds = (slots.warm_up_pieces, slots.between_pieces, slots.drain_pieces)
+            assert row[:5] == [str(slots.stage), *(f"{n:.0f}" for n in (*kinds, slots.pieces))]
+            assert float(row[5]) == pytest.approx(slots.fitting_ns / 1e6)
+        assert float(shared[5]) == pytest.approx(extra.fitting_ns / 1e6)
+        assert find_violations(web_page) == []
+
+
 def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
     web_page = opened(analyze_planting(RUN))
 
-    assert not {"Chunks", "Memory", "What if"} & set(contents_of(web_page))
+    assert not {"Chunks", "Memory", "What if", "Extra work"} & set(contents_of(web_page))
     assert find_section(web_page, "chunks").count() == find_section(web_page, "memory").count() == 0
     assert "Slowdown" in contents_of(web_page)
 

@@ -65,6 +65,7 @@ _SCRIPTS = (
     "slowdown",
     "chunks",
     "memory",
+    "extra_work",
     "parts",
     "details",
     "overview",

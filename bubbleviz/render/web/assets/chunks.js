@@ -27,16 +27,17 @@ function findSlowestChunks(costs) {
   return longest.indexOf(Math.max(...longest));
 }
 
-// If all chunks have the same length, only an upper bound of the fixed cost is known.
-function makeFixedCostCell(cost, unit) {
-  if (cost.max_fixed_ns == null) return makeTimeCell(cost.fixed_ns, unit);
-  return element("span", {}, "0 to ", makeTimeCell(cost.max_fixed_ns, unit));
+// If all chunks have the same length, only upper bounds are known: the fixed cost and the cost per
+// token add up to a known time.
+function makeBoundedCell(cost, ns, unit) {
+  const cell = makeTimeCell(ns, unit);
+  return (cost.max_fixed_ns ?? null) === null ? cell : element("span", {}, "0 to ", cell);
 }
 
 function makeChunkCostsTable(costs) {
   const [ms, us] = [[1e6, "ms"], [1e3, "µs"]];
   const rows = costs.map((cost) => [
-    nameChunkStage(cost), formatNumber(cost.n), `${formatNumber(cost.least_tokens)} to ${formatNumber(cost.most_tokens)}`, makeFixedCostCell(cost, ms), makeTimeCell(cost.token_ns, us),
+    nameChunkStage(cost), formatNumber(cost.n), `${formatNumber(cost.least_tokens)} to ${formatNumber(cost.most_tokens)}`, makeBoundedCell(cost, cost.max_fixed_ns ?? cost.fixed_ns, ms), makeBoundedCell(cost, cost.token_ns, us),
     cost.token_squared_ns ? element("span", { title: formatExact(cost.token_squared_ns) }, significant(cost.token_squared_ns)) : "–",
     makeTimeCell(cost.residual_ns, ms), makeShareCell(cost.explained),
   ]);

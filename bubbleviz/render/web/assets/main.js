@@ -167,6 +167,7 @@ function fillPanels(run, timeline) {
   fill("times", ...explainTable("phase times by stage", makePhaseTimesTable(run)));
   fill("slowdown", ...makeSlowdownPanel(run));
   fillIf(run.report.chunk_costs?.length, "chunks", () => makeChunksPanel(run));
+  fillIf(run.report.extra_work, "extra-work", () => makeExtraWorkPanel(run));
   fillIf(run.report.memory, "memory", () => makeMemoryPanel(run));
   fillRanks(run);
   fill("clocks", ...explainTable("clocks", makeClocksTable(run)));
