@@ -17,6 +17,12 @@ from __future__ import annotations
 
 #: Advice for a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
+#: Advice for files of a profiler whose other output can be read.
+RECORD_WITH_NSYS = "profile again with: nsys profile -t cuda,nvtx"
+RECORD_WITH_ROCPROF = (
+    "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
+    "--output-format rocpd"
+)
 
 
 def describe_installation(extra: str) -> str:

@@ -18,9 +18,17 @@ from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileE
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import find_nearest_word, format_count, list_and_count, make_natural_key
 from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.foreign_formats import ForeignFormat
 from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nsys import files as nsys_files
-from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace, is_recognized
+from bubbleviz.sources.readers import (
+    READERS,
+    describe_empty_file,
+    identify_foreign_file,
+    is_own_trace,
+    is_recognized,
+    list_missing_columns,
+)
 
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
@@ -373,7 +381,10 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
 def _make_no_profile_error(
     path: str, files: Sequence[str], also: CompanionFormat | None
 ) -> InputError:
-    """Return the error for a directory without profiles. The error lists the profile suffixes.
+    """Return the error for a directory without profiles.
+
+    If files in the directory or its subfolders have a known format that is not read, the error
+    names the format and the next step. Otherwise, the error lists the profile suffixes.
 
     Args:
         path: Path to the directory.
@@ -381,11 +392,13 @@ def _make_no_profile_error(
             name, because most JSON files are read only if they are named.
         also: Format whose files were also searched for, or None.
     """
+    missing = "no profile" if also is None else f"neither {also[0]} nor a profile"
+    if found := _describe_foreign_files(path) or _describe_other_tables(files):
+        return InputError(f"{path}: the directory contains {missing}; {found}")
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
     suffixes += [*nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *table_suffixes]
     looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
-    missing = "no profile" if also is None else f"neither {also[0]} nor a profile"
     json_files = sorted((file for file in files if file.endswith(".json")), key=make_natural_key)
     remedy = "export nsys reports with: nsys export --type sqlite REPORT.nsys-rep"
     if json_files:
@@ -393,6 +406,47 @@ def _make_no_profile_error(
     return InputError(
         f"{path}: the directory contains {missing} (looked for {looked_for}); {remedy}"
     )
+
+
+def _describe_foreign_files(path: str) -> str:
+    """Describe the most frequent known format that is not read, with the next step.
+
+    Args:
+        path: Path to a directory. The first ``_MAX_ENTRIES`` entries at any depth are examined.
+
+    Returns:
+        A clause that names the first file with this format, or "" if there are no such files.
+    """
+    entries = islice(Path(path).rglob("*"), _MAX_ENTRIES)
+    files = sorted((str(entry) for entry in entries if entry.is_file()), key=make_natural_key)
+    by_format: dict[ForeignFormat, list[str]] = {}
+    for file in files:
+        if (foreign := identify_foreign_file(file)) is not None:
+            by_format.setdefault(foreign, []).append(file)
+    if not by_format:
+        return ""
+    foreign = max(by_format, key=lambda each: len(by_format[each]))
+    first, *others = by_format[foreign]
+    more = f" (like {format_count(len(others), 'other file')})" if others else ""
+    return f"{first} is {foreign.name}{more}; {foreign.remedy}"
+
+
+def _describe_other_tables(files: Sequence[str]) -> str:
+    """Explain why the first table in text is not a table of operations, with the next step.
+
+    Returns:
+        A clause that names the table and the columns that it lacks, or "" if there is no table.
+    """
+    suffixes = tuple(suffix for reader in READERS for suffix in reader.table_suffixes)
+    tables = (file for file in files if file.lower().endswith(suffixes))
+    for file in sorted(tables, key=make_natural_key):
+        if missing := list_missing_columns(file):
+            return (
+                f"{file} is not a table of operations, because it lacks {', '.join(missing)}; "
+                "rename its columns as described in bubbleviz guide tables, or pass the profile "
+                "from which the table was made"
+            )
+    return ""
 
 
 def _find_folders(path: str) -> list[str]:

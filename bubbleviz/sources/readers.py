@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,6 +19,11 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
+from bubbleviz.sources.foreign_formats import (
+    ForeignFormat,
+    find_foreign_database,
+    find_foreign_format,
+)
 from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
@@ -261,6 +266,12 @@ def _is_database(head: bytes) -> bool:
     return head.startswith(SQLITE)
 
 
+def _has_nsys_tables(tables: frozenset[str]) -> bool:
+    """Return whether a database is an nsys export. nvprof uses some of the same table names."""
+    is_nvprof = "StringTable" in tables and "StringIds" not in tables
+    return not is_nvprof and not tables.isdisjoint(TABLES)
+
+
 READERS = (
     Reader(
         name="arrow",
@@ -290,7 +301,7 @@ READERS = (
         name="nsys",
         suffixes=(".sqlite",),
         recognizes=_is_database,
-        recognizes_tables=lambda tables: not tables.isdisjoint(TABLES),
+        recognizes_tables=_has_nsys_tables,
         open_file=make_opener("nsys.profile_file:open_file"),
         is_decoded_at_once=False,
     ),
@@ -359,6 +370,18 @@ READERS = (
 )
 
 
+def list_missing_columns(path: str) -> tuple[str, ...]:
+    """Return the columns that a table in text lacks to be a table of operations.
+
+    The result is empty if the file is a table of operations, is no table in text, or cannot be
+    read.
+    """
+    with suppress(ProfileError):
+        columns = _parse_columns(read_head(path))
+        return tuple(list_missing(columns)) if columns else ()
+    return ()
+
+
 def is_own_trace(head: bytes) -> bool:
     """Return whether a file is a trace written by bubbleviz, given its first bytes."""
     return _OWN_TRACE.search(head) is not None
@@ -421,6 +444,38 @@ def _refuse_own_files(path: str, head: bytes) -> None:
         )
 
 
+_GZIPPED_DATABASE = ForeignFormat("a gzipped SQLite database", "", "unpack it with gunzip first")
+
+
+def identify_foreign_file(path: str) -> ForeignFormat | None:
+    """Return the format of a file that is known but not read, or None for any other file.
+
+    The result is None if the file cannot be read.
+    """
+    with suppress(ProfileError):
+        head = read_head(path)
+        if not head.startswith(SQLITE):
+            return _identify_foreign_head(head)
+        return (
+            _GZIPPED_DATABASE if _is_gzipped(path) else find_foreign_database(list_relations(path))
+        )
+    return None
+
+
+def _identify_foreign_head(head: bytes) -> ForeignFormat | None:
+    """Return the format of a file that is known but not read, or None for any other file.
+
+    The result is None for SQLite databases, which are recognized by their tables, and for complete
+    tables of operations, which may contain further columns of any tool.
+
+    Args:
+        head: The first 64 KiB of the file, unpacked if the file is gzipped.
+    """
+    if head.startswith(SQLITE) or _has_operation_columns(head):
+        return None
+    return find_foreign_format(head)
+
+
 def find_reader(path: str) -> Reader:
     """Return the reader for a file, or for a directory that is a single profile.
 
@@ -444,6 +499,8 @@ def find_reader(path: str) -> Reader:
             "bubbleviz pgle with --against, together with the profile of a JAX run"
         )
     _refuse_own_files(path, head)
+    if (foreign := _identify_foreign_head(head)) is not None:
+        raise foreign.make_error(path)
     if (recognized := _recognize(path, head)) is not None:
         return recognized
     for reader in READERS:
@@ -469,12 +526,13 @@ def is_recognized(reader: Reader, path: str) -> bool:
     """Return whether a reader recognizes a file by its first bytes.
 
     If the reader has the function ``recognizes_tables``, that function must also accept the file.
+    A file in one of ``FOREIGN_FORMATS`` is not recognized, even if it resembles a reader's files.
 
     Raises:
         ProfileError: The file cannot be read.
     """
     head = read_head(path)
-    if not reader.recognizes(head):
+    if not reader.recognizes(head) or _identify_foreign_head(head) is not None:
         return False
     if reader.recognizes_tables is None:
         return True
@@ -497,7 +555,7 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
         ProfileError: The file is gzipped, or no reader recognizes its tables.
     """
     if _is_gzipped(path):
-        raise ProfileError(f"{path}: is a gzipped SQLite database; unpack it with gunzip first")
+        raise _GZIPPED_DATABASE.make_error(path)
     kinds = [reader for reader in READERS if reader.recognizes_tables is not None]
     created = frozenset(name.decode() for name in _TABLE_DEFINITION.findall(head))
     at_once = [
@@ -515,6 +573,8 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     )
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     by_relations = next(by_tables, None)
+    if by_relations is None and (foreign := find_foreign_database(relations)) is not None:
+        raise foreign.make_error(path)
     if by_relations is None and relations:
         raise ProfileError(
             f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile, "
@@ -552,5 +612,5 @@ def suggest_next_step(path: str) -> str:
     if path.endswith(SUFFIX):
         return "record the run again (bubbleviz guide record)"
     if path.endswith((".json", ".jsonl", ".txt", ".gz", ".pb", ".db", ".rpd")):
-        return "pass the file that the profiler wrote, or copy it again"
+        return "if a profiler wrote it, copy it again; otherwise pass a profile"
     return EXPORT_AGAIN

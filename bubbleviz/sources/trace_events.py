@@ -708,7 +708,7 @@ class TraceFile(Generic[ArgsT]):
     def _make_no_trace_error(self, content: str) -> ProfileError:
         return ProfileError(
             f"{self.path}: is JSON without {content}, so it is not a trace from PyTorch or XLA; "
-            "pass the file that the profiler wrote"
+            "pass a trace that torch.profiler or jax.profiler wrote (bubbleviz guide traces)"
         )
 
     def _decode_block(self) -> TraceEvents[ArgsT] | None:

@@ -386,7 +386,7 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
 
     assert f"lacks {name}" in message
     assert all(repr(other) in message for other in ONE if other != name)
-    assert message.endswith("rename them as described in bubbleviz guide tables")
+    assert "; rename them as described in bubbleviz guide tables, or pass the profile" in message
 
 
 @pytest.mark.parametrize(

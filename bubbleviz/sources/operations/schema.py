@@ -195,7 +195,8 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
         present = list_first(quoted, _MAX_NAMES) or "none"
         raise SchemaError(
             f"{path}: is not a table of operations, because it lacks {', '.join(missing)}; its "
-            f"columns are {present}; rename them as described in bubbleviz guide tables"
+            f"columns are {present}; rename them as described in bubbleviz guide tables, "
+            "or pass the profile from which the table was made"
         )
     selected = [name for name in dict.fromkeys(names) if name in COLUMNS]
     duplicate = next((name for name in selected if names.count(name) > 1), None)

@@ -21,17 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.errors import ProfileError, SchemaError
+from bubbleviz.errors import RECORD_WITH_ROCPROF, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
 from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, find_missing
 
 #: Advice in messages on how to record missing data.
-RECORD_WITH_ROCPROF = (
-    "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
-    "--output-format rocpd"
-)
 RECORD_WITH_RPD = "record it again with: runTracer.sh"
 
 ROCPD = Queries(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
-from bubbleviz.errors import ProfileError
+from bubbleviz.errors import RECORD_WITH_ROCPROF, ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.copies import Copies
@@ -20,7 +20,7 @@ from bubbleviz.model.texts import format_count, replace_surrogates
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.activities import ActivitiesBuilder, has_times
-from bubbleviz.sources.rocm.database_parts import RECORD_WITH_ROCPROF, RECORD_WITH_RPD
+from bubbleviz.sources.rocm.database_parts import RECORD_WITH_RPD
 from bubbleviz.sources.rocm.host_events import HostEventKind
 from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
 from bubbleviz.timing import time_step

@@ -1,0 +1,331 @@
+"""Recognizes the output of other profilers and tools, to name the export that can be read instead.
+
+None of these files contains what an analysis needs, or another output of the same tool contains
+more. To add a format, add an entry to ``FOREIGN_FORMATS``. A file is recognized by its content,
+never by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bubbleviz.errors import RECORD_WITH_NSYS, RECORD_WITH_ROCPROF, ProfileError
+from bubbleviz.sources.gzip_files import is_json
+
+_PASS_TORCH_TRACE = (
+    "pass the trace that torch.profiler writes with export_chrome_trace or "
+    "tensorboard_trace_handler (bubbleviz guide traces)"
+)
+_RECORD_XPU = "record the run with torch.profiler, including ProfilerActivity.XPU"
+_WRITE_TABLE = "write a table of operations (bubbleviz guide tables)"
+_EXPORT_REPORT = "export the report with: nsys export --type sqlite REPORT.nsys-rep"
+#: Number of lines at the start of a file that may contain the header of a table. Programs that
+#: write a table to the standard output print other lines first.
+_MAX_HEADER_LINES = 40
+#: Number of bytes at the start of JSON that may contain the distinctive keys.
+_MAX_KEY_BYTES = 4096
+#: Separates the columns of a table in text.
+_DELIMITERS = re.compile(rb"[,;\t]")
+
+
+@dataclass(frozen=True)
+class ForeignFormat:
+    """A file format that is recognized, but not read.
+
+    Attributes:
+        name: Noun phrase with the tool and the kind of output, such as "a report of Nsight Compute
+            (ncu)".
+        reason: Relative clause that says why the file is not read, such as "which contains only
+            sums", or "".
+        remedy: Clause with the next step, such as the command that writes a readable file.
+        recognizes: Function that decides from the first 64 KiB of a file (unpacked if the file is
+            gzipped) whether it has this format. SQLite files are not passed to this function.
+        recognizes_tables: Function that decides from the names of all tables and views whether an
+            SQLite file has this format.
+    """
+
+    name: str
+    reason: str
+    remedy: str
+    recognizes: Callable[[bytes], bool] = lambda _: False
+    recognizes_tables: Callable[[frozenset[str]], bool] = lambda _: False
+
+    def make_error(self, path: str) -> ProfileError:
+        """Return the error for a file in this format."""
+        reason = f", {self.reason}" if self.reason else ""
+        return ProfileError(f"{path}: is {self.name}{reason}; {self.remedy}")
+
+
+def find_foreign_format(head: bytes) -> ForeignFormat | None:
+    """Return the format of a file that is not an SQLite database, or None if it is unknown.
+
+    Args:
+        head: The first 64 KiB of the file, unpacked if the file is gzipped.
+    """
+    return next((each for each in FOREIGN_FORMATS if each.recognizes(head)), None)
+
+
+def find_foreign_database(tables: frozenset[str]) -> ForeignFormat | None:
+    """Return the format of an SQLite database, or None if it is unknown.
+
+    Args:
+        tables: Names of all tables and views in the database.
+    """
+    return next((each for each in FOREIGN_FORMATS if each.recognizes_tables(tables)), None)
+
+
+def _starts_with(*beginnings: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(beginnings)
+
+
+def _contains(pattern: bytes) -> Callable[[bytes], bool]:
+    """Return a test for texts other than JSON that match a regular expression."""
+    search = re.compile(pattern).search
+    return lambda head: not is_json(head) and search(head) is not None
+
+
+def _is_json_with(pattern: bytes) -> Callable[[bytes], bool]:
+    """Return a test for JSON whose first bytes match a regular expression."""
+    search = re.compile(pattern).search
+    return lambda head: is_json(head) and search(head, 0, _MAX_KEY_BYTES) is not None
+
+
+def _passes_any(*tests: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    return lambda head: any(test(head) for test in tests)
+
+
+def _has_columns(*alternatives: str) -> Callable[[bytes], bool]:
+    """Return a test for tables in text.
+
+    Args:
+        alternatives: Sets of column names, separated by ``|``. A table passes the test if one line
+            near its start contains all names of at least one set.
+    """
+    sets = [frozenset(names.encode().split(b"|")) for names in alternatives]
+
+    def has_columns(head: bytes) -> bool:
+        if is_json(head) or b"\0" in head:
+            return False
+        for line in head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]:
+            columns = {cell.strip(b' "\r') for cell in _DELIMITERS.split(line)}
+            if any(names <= columns for names in sets):
+                return True
+        return False
+
+    return has_columns
+
+
+#: Matches the title of a table in a report of ``nsys stats``, or its columns in any time unit.
+_NSYS_STATS = re.compile(
+    rb'^ \*\* .{1,80} \(\w+\):|^\s*"?Time ?\(%\)"?[,\t ]+"?Total Time'
+    rb'|^\s*"?(?:Projected )?Start \((?:[nmu]?s|\xce\xbcs)\)"?[,\t ]',
+    re.MULTILINE,
+)
+#: Field numbers of a packet in a Perfetto trace: timestamp, trusted user id, sequence id.
+_PERFETTO_FIELDS = frozenset((3, 8, 10))
+
+
+def _is_nsys_stats(head: bytes) -> bool:
+    if is_json(head):
+        return False
+    lines = b"\n".join(head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES])
+    return b"\0" not in lines and _NSYS_STATS.search(lines) is not None
+
+
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return a varint of a protocol buffer, and the offset after it.
+
+    Raises:
+        IndexError: The data ends inside the varint.
+    """
+    value = shift = 0
+    while True:
+        byte = data[offset]
+        value |= (byte & 0x7F) << shift
+        offset += 1
+        shift += 7
+        if byte < 0x80:
+            return value, offset
+
+
+def _is_perfetto(head: bytes) -> bool:
+    """Return whether a file is a Perfetto trace.
+
+    A Perfetto trace is a sequence of packets, each in field 1 of the message ``Trace``. The service
+    that writes the trace adds one of ``_PERFETTO_FIELDS``, which are numbers, to each packet
+    (protos/perfetto/trace/trace_packet.proto).
+    """
+    if head[:1] != b"\x0a":
+        return False
+    try:
+        length, offset = _read_varint(head, 1)
+        end = offset + length
+        while offset < end:
+            tag, offset = _read_varint(head, offset)
+            field, wire_type = tag >> 3, tag & 7
+            if wire_type == 0:
+                _, offset = _read_varint(head, offset)
+                if field in _PERFETTO_FIELDS:
+                    return True
+            elif wire_type == 2:
+                length, offset = _read_varint(head, offset)
+                offset += length
+            elif wire_type in (1, 5):
+                offset += 8 if wire_type == 1 else 4
+            else:
+                return False
+    except IndexError:
+        pass
+    return False
+
+
+#: Tables of rocprof v1. It writes only the tables of the recorded domains.
+_ROCPROF_TABLES = frozenset(("HIP", "HSA", "COPY", "OPS", "KERN", "rocTX"))
+
+
+def _is_nvprof(tables: frozenset[str]) -> bool:
+    has_activities = any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in tables)
+    return has_activities and "StringTable" in tables and "StringIds" not in tables
+
+
+def _is_rocprof(tables: frozenset[str]) -> bool:
+    return bool(tables) and tables <= _ROCPROF_TABLES
+
+
+#: The formats, with the more specific test first where two tests accept the same file.
+FOREIGN_FORMATS = (
+    ForeignFormat(
+        "JSON output of rocprofv3",
+        "which cannot be converted to rocpd",
+        RECORD_WITH_ROCPROF,
+        _is_json_with(rb'^\s*\{\s*"rocprofiler-sdk-tool"\s*:'),
+    ),
+    ForeignFormat(
+        "a CSV table of rocprofv3 or rocprof",
+        "which contains only a part of the profile",
+        RECORD_WITH_ROCPROF,
+        _has_columns(
+            "Start_Timestamp|End_Timestamp",
+            "TotalDurationNs|AverageNs",
+            "Node_Id|Logical_Node_Id",
+            "Counter_Name|Counter_Value",
+            "KernelName|gpu-id",
+            "Index|KernelName",
+        ),
+    ),
+    ForeignFormat(
+        "JSON output of rocprof, the predecessor of rocprofv3",
+        "",
+        RECORD_WITH_ROCPROF,
+        _is_json_with(rb'^\s*\{ "traceEvents":\[\{\}\s*,\{"args":\{"name":"'),
+    ),
+    ForeignFormat(
+        "a database of rocprof, the predecessor of rocprofv3",
+        "",
+        RECORD_WITH_ROCPROF,
+        recognizes_tables=_is_rocprof,
+    ),
+    ForeignFormat(
+        "JSON output of rpd2tracing",
+        "which was made from an .rpd file",
+        "pass the .rpd file",
+        _is_json_with(rb'^\s*(?:\{"traceEvents": )?\[ \{\}\s*,\{"name": "process_name", "ph": "M"'),
+    ),
+    ForeignFormat(
+        "JSON output of unitrace",
+        "whose kernels are not linked to the calls that launched them",
+        f"{_RECORD_XPU}, or {_WRITE_TABLE}",
+        _is_json_with(rb'"cat": "gpu_op"|^\s*\{ "traceEvents":\[\s*\{"ph": "\w", "tid": \d'),
+    ),
+    ForeignFormat(
+        "a text report of unitrace",
+        "which contains only sums",
+        _RECORD_XPU,
+        _contains(rb"(?m)^=== (?:API|Device) Timing (?:Summary|Results)"),
+    ),
+    ForeignFormat(
+        "a Perfetto trace (protocol buffer), such as a .pftrace file of rocprofv3",
+        "",
+        f"if rocprofv3 wrote it, {RECORD_WITH_ROCPROF}",
+        _is_perfetto,
+    ),
+    ForeignFormat(
+        "a database of nvprof",
+        "whose tables differ from those of Nsight Systems",
+        RECORD_WITH_NSYS,
+        recognizes_tables=_is_nvprof,
+    ),
+    ForeignFormat(
+        "a text or CSV report of nvprof",
+        "",
+        RECORD_WITH_NSYS,
+        _passes_any(
+            _contains(rb"(?m)^==\d+== (?:NVPROF|Profiling)"),
+            _has_columns("Type|Time(%)|Time|Calls"),
+        ),
+    ),
+    ForeignFormat(
+        "a report of Nsight Compute (ncu)",
+        "which measures single kernels instead of the whole run",
+        RECORD_WITH_NSYS,
+        _passes_any(
+            _starts_with(b"NVR\0"),
+            _contains(rb"(?m)^==PROF== "),
+            _has_columns("ID|Process ID|Kernel Name"),
+        ),
+    ),
+    ForeignFormat(
+        "a report of nsys stats",
+        "which contains only a part of the profile",
+        _EXPORT_REPORT,
+        _is_nsys_stats,
+    ),
+    ForeignFormat(
+        "a JSON export of nsys",
+        "",
+        _EXPORT_REPORT,
+        _is_json_with(
+            rb'^\s*\{"Type":\d+,"\w+"|^\s*\{"type":"(?:String|ThreadName)"'
+            rb'|^\s*\{"data":\s*\["\[Unknown\]"'
+            rb'|"(?:CUPTI_ACTIVITY_KIND_[A-Z0-9_]+|TARGET_INFO_[A-Z_]+|META_DATA_EXPORT|NVTX_EVENTS)"'
+        ),
+    ),
+    ForeignFormat(
+        "an HDF5 file, such as an HDF5 export of nsys",
+        "",
+        f"if nsys wrote it, {_EXPORT_REPORT}",
+        _starts_with(b"\x89HDF\r\n\x1a\n"),
+    ),
+    ForeignFormat(
+        "a memory snapshot of PyTorch",
+        "which contains allocations but no kernels",
+        f"{_PASS_TORCH_TRACE}; with profile_memory=True, it contains allocations too",
+        lambda head: head.startswith(b"\x80") and b"segments" in head[:256],
+    ),
+    ForeignFormat(
+        "an execution trace of PyTorch (Chakra)",
+        "which contains operators but no kernel times",
+        _PASS_TORCH_TRACE,
+        _is_json_with(rb'^\s*\{\s*"schema"\s*:\s*"[0-9.]+(?:-chakra[^"]*)?"'),
+    ),
+    ForeignFormat(
+        "a TensorBoard event file",
+        "",
+        "pass the .xplane.pb or .pt.trace.json files that were written next to it",
+        lambda head: b"brain.Event:" in head[:64],
+    ),
+    ForeignFormat(
+        "a recording of perf",
+        "which contains no GPU work",
+        RECORD_WITH_NSYS,
+        _starts_with(b"PERFILE2"),
+    ),
+    ForeignFormat(
+        "a speedscope profile",
+        "which contains no GPU work",
+        _PASS_TORCH_TRACE,
+        _is_json_with(rb'"\$schema"\s*:\s*"https://www\.speedscope\.app/'),
+    ),
+)
