@@ -482,6 +482,24 @@ def test_devices_of_any_accelerator_are_devices(
     assert not report.limitations
 
 
+def test_transfers_of_mtia_are_copies(tmp_path: Path) -> None:
+    # The names of transfers start with "dma" (hta/common/types.py of
+    # facebookresearch/HolisticTraceAnalysis).
+    events = [
+        *(
+            _make_call(start - 2, 1, number, cat="mtia_runtime")
+            for number, start in enumerate((10, 60, 100))
+        ),
+        _make_kernel(10, 10, 0, "mtia_ccp_events"),
+        {**_make_kernel(60, 10, 1, "mtia_ccp_events"), "name": "dma_in"},
+        _make_kernel(100, 10, 2, "mtia_ccp_events"),
+    ]
+
+    (rank,) = bubbleviz.idle(_trace(tmp_path / "a.json", events)).ranks
+
+    assert (rank.compute_ns, rank.copy_ns) == (20_000, 10_000)
+
+
 @pytest.mark.parametrize(("pid", "device", "notes"), [(3, 3, 2), (70_000, 0, 2)])
 def test_work_without_a_device_belongs_to_its_process(
     tmp_path: Path, pid: int, device: int, notes: int

@@ -33,6 +33,8 @@ CATEGORIES = {
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
     for category in row["categories"]
 }
+#: Category of kernels and transfers on MTIA devices, and prefix of the names of transfers.
+_MTIA_WORK, _MTIA_TRANSFER = "mtia_ccp_events", "dma"
 #: Device names that categories can imply, in order of precedence.
 DEVICES = ("MTIA", "XPU", "accelerator")
 
@@ -272,7 +274,20 @@ class EventCollector:
         complete = events.ph == self.texts.number("X")
         for number in find_distinct(events.category[complete]).tolist():
             self.devices.update((devices[number],) if devices[number] else ())
-        return np.where(complete, np.array(kinds)[events.category], NONE)
+        kind = np.where(complete, np.array(kinds)[events.category], NONE)
+        if "MTIA" in self.devices:
+            kind[self._mask_mtia_transfers(events) & (kind == KERNEL)] = COPY
+        return kind
+
+    def _mask_mtia_transfers(self, events: TraceEvents[KinetoArgs]) -> Bools:
+        """Return a mask of the events that are transfers on MTIA devices."""
+        categories = self._categories.values
+        is_work = np.array([name.lower() == _MTIA_WORK for name in (*categories, "")])
+        is_transfer = np.array(
+            [name.startswith(_MTIA_TRANSFER) for name in (*self.texts.values, "")]
+        )
+        mask: Bools = is_work[events.category] & is_transfer[events.name]
+        return mask
 
     def count(self, kind: int) -> int:
         """Return the number of events of the given kind, including events with invalid times."""
