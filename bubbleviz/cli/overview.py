@@ -92,7 +92,8 @@ def describe_inspection(
 def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     """Yield (label, text) pairs that describe where and how a profile was recorded.
 
-    The facts are the format with its versions, the host, the processes, and the reader if known.
+    The facts are the format with its versions, the host, the processes, the reader if known, and the
+    profiler's warnings if there are any.
     """
     contents, source = inspection.contents, inspection.contents.source
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
@@ -103,6 +104,8 @@ def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     yield "processes", to_one_line(pids or "none with kernels", 100)
     if contents.reader:
         yield "read by", contents.reader
+    if contents.warnings:
+        yield f"{source.format} warned", to_one_line(" ".join(contents.warnings), 300)
 
 
 def _format_row_counts(tables: Mapping[str, int | None]) -> str:
@@ -129,7 +132,7 @@ def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
     """
     source = inspection.contents.source
     conventions = tuple(evidence.convention for evidence in inspection.evidence)
-    problems = (*inspection.missing, *inspection.candidates)
+    problems = (*inspection.missing, *inspection.candidates, *inspection.contents.warnings)
     return source.format, source.nsys_version, source.schema_version, conventions, problems
 
 

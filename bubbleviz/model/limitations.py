@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ class LimitationKind(Enum):
     KERNELS_IMPOSSIBLE = auto()  # kernels with impossible times are left out; affects costs
     PROFILE_UNREADABLE = auto()  # a file in a directory is left out
     FILE_DAMAGED = auto()  # the file is truncated or damaged, so any event may be missing
+    PROFILER_WARNING = auto()  # the profiler warned that events may be missing; marks no ratio
     RECORDING_DAMAGED = auto()  # iterations of some ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
     KERNELS_OVERRUN = auto()  # kernels overlapped the next kernel on a stream and were shortened
@@ -141,8 +142,9 @@ class Limitation:
     @property
     def sentence(self) -> str:
         """The warning that a command prints to standard error, as a single line."""
-        times = f" ({self.count:,} times)" if self.count > 1 else ""
-        return f"warning: {self.what}{times}: {self.reason}"
+        noun = "files" if self.kind is LimitationKind.PROFILER_WARNING else "times"
+        count = f" ({self.count:,} {noun})" if self.count > 1 else ""
+        return f"warning: {self.what}{count}: {self.reason}"
 
 
 def list_harmful_subjects(limitations: Iterable[Limitation]) -> str:
@@ -171,15 +173,38 @@ _MAX_SUBJECT = 160
 _MAX_LISTED, _N_QUOTED = 4, 3
 
 
+def add_up_counts(
+    notes: Iterable[Limitation], kinds: Collection[LimitationKind] = tuple(LimitationKind)
+) -> list[Limitation]:
+    """Merge limitations that differ only in their count, adding up the counts. Keeps the order.
+
+    Args:
+        notes: The limitations.
+        kinds: Kinds of the limitations that are merged. All others are returned unchanged.
+    """
+    first: dict[tuple[str, str, LimitationKind], int] = {}
+    merged: list[Limitation] = []
+    for note in notes:
+        key = note.what, note.reason, note.kind
+        if note.kind in kinds and key in first:
+            index = first[key]
+            merged[index] = replace(merged[index], count=merged[index].count + note.count)
+            continue
+        first.setdefault(key, len(merged))
+        merged.append(note)
+    return merged
+
+
 def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
     """Remove duplicate limitations, and merge limitations with the same subject and kind.
 
-    Limitations are merged only if more than ``_MAX_LISTED`` distinct ones have the same subject and
+    Equal warnings of profilers become one limitation that counts the files. Other limitations are
+    merged only if more than ``_MAX_LISTED`` distinct ones have the same subject and
     kind. The merged limitation replaces the first one. The merged reason consists of the first
     ``_N_QUOTED`` reasons and the number of remaining ones. The counts are added.
     """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
-    distinct = list(dict.fromkeys(notes))
+    distinct = list(dict.fromkeys(add_up_counts(notes, (LimitationKind.PROFILER_WARNING,))))
     for note in distinct:
         by_subject.setdefault((note.what, note.kind), []).append(note)
     merged: list[Limitation] = []

@@ -559,6 +559,7 @@ class Contents:
             format has only one reader.
         noun: File type for messages if the file contains operations, or "" if it contains kernels.
         facts: Further facts from the file, as (name, value) pairs.
+        warnings: Warnings of the profiler about events that may be missing.
     """
 
     source: Source
@@ -572,3 +573,4 @@ class Contents:
     reader: str = ""
     noun: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()

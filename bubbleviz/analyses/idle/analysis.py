@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
 from bubbleviz.model.arguments import explain_keywords
 from bubbleviz.model.arrow import Kind
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, add_up_counts
 from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_rows, save_as
@@ -234,7 +234,7 @@ def _make_report(
         shortest_ns=options.shortest_ns,
         advice={name: a.advice for name, a in activities_by_name.items() if a.advice},
         meaning={name: a.meaning for name, a in activities_by_name.items() if a.meaning},
-        limitations=_add_up_limitations((*limitations, *waiting, *profile_limitations)),
+        limitations=tuple(add_up_counts((*limitations, *waiting, *profile_limitations))),
         window=None if options.window is None else options.window.text,
     )
 
@@ -275,16 +275,6 @@ def _read_profile(
         measured,
         ranks=tuple(replace(rank, path=path) for rank in measured.ranks),
         limitations=record.rename_limitations(measured.limitations, export, path),
-    )
-
-
-def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
-    """Merge limitations that differ only in their count, adding up the counts. Keeps the order."""
-    counts: Counter[tuple[str, str, LimitationKind]] = Counter()
-    for note in notes:
-        counts[note.what, note.reason, note.kind] += note.count
-    return tuple(
-        Limitation(what, reason, count, kind) for (what, reason, kind), count in counts.items()
     )
 
 

@@ -28,7 +28,7 @@ from bubbleviz.interpret.start_skew import describe_skew, find_common_start, fin
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, make_constant
 from bubbleviz.model.grouping import find_distinct, group_rows
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind, add_up_counts
 from bubbleviz.model.numbering import merge_tables
 from bubbleviz.model.profile import Source
 from bubbleviz.model.restrictions import Restriction
@@ -438,8 +438,8 @@ def _list_limitations(
     """
     for file in recorded:
         yield from _list_file_limitations(file)
-    for profile in profiles:
-        yield from profile.limitations
+    profile_limitations = [note for profile in profiles for note in profile.limitations]
+    yield from add_up_counts(profile_limitations, (LimitationKind.PROFILER_WARNING,))
     recorded_devices = [device for profile in profiles for device in profile.recorded]
     start_ns = find_common_start(recorded_devices)
     if start_ns is not None:

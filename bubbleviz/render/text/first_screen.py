@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.model.grouping import find_distinct
-from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import list_missing_passes
 from bubbleviz.model.run_kinds import EVALUATION
 from bubbleviz.model.texts import capitalize, format_count, format_percent, to_one_line
@@ -392,8 +392,16 @@ def _list_limits(report: Report, display: Display) -> list[doc.Line]:
     if any(uncertainty is None for _, _, uncertainty in clocks) and len(clocks) > 1:
         limits.append(f"offsets of {len(clocks)} clocks unknown")
     important = [limit for limit in report.limitations if limit.kind not in _MINOR]
-    limits += dict.fromkeys(to_one_line(limit.what, 60) for limit in important)
+    limits += dict.fromkeys(map(_describe_limitation, important))
     if not limits:
         return []
     text = f"{'; '.join(limits)} (-v coverage)"
     return wrap_paragraph(text, display, lead="Limits:", lead_style=_WARNING, max_lines=3)
+
+
+def _describe_limitation(limit: Limitation) -> str:
+    """Return a limitation's subject, or the texts of a profiler's warning with the file count."""
+    if limit.kind is not LimitationKind.PROFILER_WARNING:
+        return to_one_line(limit.what, 60)
+    files = f" ({limit.count:,} files)" if limit.count > 1 else ""
+    return f"{to_one_line(limit.reason.rstrip('.'), 160)}{files}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,10 +37,6 @@ _RECORD_AGAIN = {
     NVTX: "no NVTX ranges were recorded; enable NVTX ranges in the framework, and profile again "
     "with: nsys profile -t cuda,nvtx",
 }
-#: Matches a word in an nsys warning: a plain word, a version number, or a CUPTI error code.
-_PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
-#: Maximum length of an nsys warning about CUDA, in characters.
-_MAX_WARNING = 300
 #: Queries that every analysis needs.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
 #: Tables whose rows are counted by an inspection, keyed by the noun for a row.
@@ -75,8 +70,7 @@ def _explain_missing_kernels(export: Export) -> str:
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
     calls = export.count_rows(RUNTIME) if RUNTIME in export.schema else 0
-    rows = export.query_rows_if_possible("target/diagnostics")
-    warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_cuda_warning(str(text))))[:3]
+    warnings = target.read_warnings(export, ("CUDA", "CUPTI"))[:3]
     if not calls and not warnings:
         return ""
     made = format_count(calls, "CUDA API call was", "CUDA API calls were")
@@ -88,18 +82,6 @@ def _explain_missing_kernels(export: Export) -> str:
         "launches kernels with: nsys profile -t cuda,nvtx (add --cuda-graph-trace=node if the "
         f"program uses CUDA graphs){version}"
     )
-
-
-def _is_cuda_warning(text: str) -> bool:
-    """Return whether a diagnostic text is an nsys warning about CUDA.
-
-    A warning has at most ``_MAX_WARNING`` characters. One of its first four words starts with
-    ``CUDA`` or ``CUPTI``, and all of its words match ``_PLAIN_WORD``. Any other text may be output
-    of the profiled program.
-    """
-    words = text.split() if len(text) <= _MAX_WARNING else []
-    is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
-    return is_about_cuda and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
 def _list_required_queries(export: Export) -> list[str]:
@@ -313,6 +295,7 @@ class NsysFile:
             devices=target.read_devices(export),
             limitations=(
                 *notes,
+                *target.find_warnings(export),
                 *left_out,
                 *profile.report_impossible_times(export.path, {"ranges": n_impossible}),
             ),
@@ -386,6 +369,7 @@ class NsysFile:
             missing=missing,
             readable=readable,
             reader=export.describe_readers(),
+            warnings=target.list_warnings(export),
         )
 
 

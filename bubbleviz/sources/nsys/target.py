@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,14 @@ _LIMITATION_OF_QUERY = {
     "target/host": "the hostname (the file counts as a separate host unless you pass --same-clock)",
     "target/session": "the session start, which is needed to put profiles on one clock",
 }
+#: Matches a word in an nsys warning: a plain word, a version number, or a CUPTI error code.
+_PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
+#: Maximum length of an nsys warning, in characters, and number of words that name its subject.
+_MAX_WARNING, _MAX_SUBJECT_WORDS = 300, 4
+#: Prefixes of words that name the subject of a warning about events that analyses need.
+_SUBJECTS = ("CUDA", "CUPTI", "NVTX", "GPU", "NCCL")
+#: Start of warnings that no events were collected. Other messages report missing tables.
+_NOTHING_COLLECTED = "No "
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
@@ -123,6 +132,50 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
     keep = is_timed if is_possible is None else is_timed & is_possible
     left_out = {"profiler overheads": int((~keep).sum())}
     return overheads.take(keep), profile.report_impossible_times(export.path, left_out)
+
+
+def read_warnings(export: Export, subjects: tuple[str, ...]) -> list[str]:
+    """Return the distinct warnings and errors of nsys about the given subjects, errors first.
+
+    A warning has at most ``_MAX_WARNING`` characters. One of its first words starts with one of the
+    subjects, and all of its words match ``_PLAIN_WORD``. Any other text may be output of the
+    profiled program, which no message repeats.
+
+    Args:
+        export: The open export.
+        subjects: Prefixes of words, such as "CUDA".
+    """
+    rows = export.query_rows_if_possible("target/diagnostics")
+    texts = (str(text) for (text,) in rows)
+    return list(dict.fromkeys(text for text in texts if _is_warning_about(text, subjects)))
+
+
+def _is_warning_about(text: str, subjects: tuple[str, ...]) -> bool:
+    words = text.split() if len(text) <= _MAX_WARNING else []
+    has_subject = any(word.startswith(subjects) for word in words[:_MAX_SUBJECT_WORDS])
+    return has_subject and all(_PLAIN_WORD.fullmatch(word) for word in words)
+
+
+def list_warnings(export: Export) -> tuple[str, ...]:
+    """Return the warnings of nsys about missing events that analyses need, errors first.
+
+    Warnings that no events were collected are left out, because other messages report missing
+    tables.
+    """
+    warnings = read_warnings(export, _SUBJECTS)
+    return tuple(text for text in warnings if not text.startswith(_NOTHING_COLLECTED))
+
+
+def find_warnings(export: Export) -> tuple[Limitation, ...]:
+    """Return a limitation with the warnings of nsys about missing events, or () if there are none.
+
+    The reason does not name the file, so that equal warnings of several files can be merged.
+    """
+    warnings = list_warnings(export)
+    if not warnings:
+        return ()
+    reason = f"nsys reported: {' '.join(warnings)}"
+    return (Limitation("possibly missing events", reason, kind=LimitationKind.PROFILER_WARNING),)
 
 
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
