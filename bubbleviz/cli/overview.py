@@ -92,8 +92,8 @@ def describe_inspection(
 def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
     """Yield (label, text) pairs that describe where and how a profile was recorded.
 
-    The facts are the format with its versions, the host, the processes, the reader if known, and the
-    profiler's warnings if there are any.
+    The facts are the format with its versions, the host and the processes. The reader and the
+    profiler's warnings are yielded if there are any.
     """
     contents, source = inspection.contents, inspection.contents.source
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""

@@ -25,6 +25,7 @@ from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.late_launches import LateLaunches, add_host_activities, select_longest
 from bubbleviz.interpret.layers import LayerRanges, LayerTimes, measure_layers
 from bubbleviz.interpret.linking import LinkedProfile, LinkedWork, find_enclosing_ranges, link
+from bubbleviz.interpret.listed_gpus import list_gpus
 from bubbleviz.interpret.memory import MemoryUse, list_memory_limitations, measure_memory
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import list_limitations
@@ -99,6 +100,7 @@ def interpret(
             recorded=find_recorded_devices(linked, attributed.activities, kinds),
             layers=_measure_layers(linked, attributed) if layers else None,
             memory=used,
+            listed_gpus=list_gpus(profile),
         )
         return Recordings.of(
             recording,

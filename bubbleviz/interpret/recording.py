@@ -18,6 +18,7 @@ import numpy as np
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.layers import LayerTimes
+from bubbleviz.interpret.listed_gpus import ListedGpu
 from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.operation_ranges import NameHints
 from bubbleviz.interpret.spans import ActiveTime
@@ -99,6 +100,7 @@ class Recording:
         unknown_kernels: Kernels with unknown names that take much of a rank's kernel time.
         recorded: For each device, the start of its recording and its longest and first
             communication kernels. Empty if unknown.
+        listed_gpus: GPUs that the profile lists.
     """
 
     source: Source
@@ -113,6 +115,7 @@ class Recording:
     memory: MemoryUse | None = None
     unknown_kernels: tuple[UnknownKernels, ...] = ()
     recorded: tuple[RecordedDevice, ...] = ()
+    listed_gpus: tuple[ListedGpu, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -38,6 +38,7 @@ from bubbleviz.explain.extra_work import ExtraWork
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, recognize_schedule
 from bubbleviz.explain.slowness import Slowness, measure_slowness
+from bubbleviz.interpret.listed_gpus import find_gpus_without_work
 from bubbleviz.interpret.recording import Recording, Recordings, list_hosts
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
@@ -557,7 +558,8 @@ def _list_limitations(
     file_limitations = merge_limitations(
         chain.from_iterable(locate_damage(recordings, run, counts))
     )
-    limitations = [*run.limitations, *file_limitations]
+    listed_gpus = chain.from_iterable(recording.listed_gpus for recording in recordings)
+    limitations = [*run.limitations, *file_limitations, *find_gpus_without_work(listed_gpus)]
     ranks_by_missing_part: dict[str, set[int]] = {}
     for iteration in counts.iterations:
         missing_by_rank = zip(

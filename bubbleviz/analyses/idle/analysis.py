@@ -24,6 +24,7 @@ from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
+from bubbleviz.interpret.listed_gpus import find_gpus_without_work
 from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
 from bubbleviz.model.arguments import explain_keywords
@@ -225,6 +226,7 @@ def _make_report(
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
     profile_limitations = [note for profile in profiles for note in profile.limitations]
+    without_work = find_gpus_without_work(gpu for each in profiles for gpu in each.listed_gpus)
     totals = _add_up(ranks)
     found_activities = {total.activity: options.activities.find(total.activity) for total in totals}
     activities_by_name = {name: found for name, found in found_activities.items() if found}
@@ -234,7 +236,9 @@ def _make_report(
         shortest_ns=options.shortest_ns,
         advice={name: a.advice for name, a in activities_by_name.items() if a.advice},
         meaning={name: a.meaning for name, a in activities_by_name.items() if a.meaning},
-        limitations=tuple(add_up_counts((*limitations, *waiting, *profile_limitations))),
+        limitations=tuple(
+            add_up_counts((*limitations, *waiting, *profile_limitations, *without_work))
+        ),
         window=None if options.window is None else options.window.text,
     )
 

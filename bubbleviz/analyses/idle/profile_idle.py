@@ -14,6 +14,7 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import communication, start_skew
 from bubbleviz.interpret.collectives import has_communicators
+from bubbleviz.interpret.listed_gpus import ListedGpu, list_gpus
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -39,6 +40,7 @@ class MeasuredProfile:
         unknown_kernels: Kernels whose names are not in any list of known kernels. Their times are
             in UTC if ``has_utc``, otherwise on the profile's own clock.
         has_utc: Whether the profile records UTC.
+        listed_gpus: GPUs that the profile lists.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -46,6 +48,7 @@ class MeasuredProfile:
     recorded: tuple[start_skew.RecordedDevice, ...]
     unknown_kernels: tuple[UnknownKernels, ...]
     has_utc: bool
+    listed_gpus: tuple[ListedGpu, ...]
 
 
 def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
@@ -95,6 +98,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
         recorded=evidence.recorded,
         unknown_kernels=_find_unknown_kernels(profile, options.kinds, window_ns),
         has_utc=profile.source.session_utc_ns is not None,
+        listed_gpus=list_gpus(profile),
     )
 
 
