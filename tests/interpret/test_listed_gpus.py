@@ -44,9 +44,7 @@ def _find_reasons(report: bubbleviz.IdleReport) -> list[str]:
 
 @pytest.mark.parametrize("by_process", [False, True])
 def test_gpus_without_work_are_named_once_per_host(tmp_path: Path, *, by_process: bool) -> None:
-    files = [
-        _write(tmp_path, f"{n}.sqlite", 100 + n, n, by_process=by_process) for n in range(2)
-    ]
+    files = [_write(tmp_path, f"{n}.sqlite", 100 + n, n, by_process=by_process) for n in range(2)]
 
     assert _find_reasons(bubbleviz.idle(files[0])) == [
         "host lists 4 GPUs, and no kernel or copy was recorded on GPU 1, 2, 3"

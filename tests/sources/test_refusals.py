@@ -172,6 +172,38 @@ def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -
     assert any(warning in missing for missing in bubbleviz.inspect(path).missing)
 
 
+@pytest.mark.parametrize("calls", [0, 3])
+def test_hardware_tracing_without_kernels_is_named(calls: int, tmp_path: Path) -> None:
+    message = (1, "CUDA hardware tracing is enabled.")
+    path = _write_without_kernels(tmp_path, calls, message)
+    for command in (bubbleviz.analyze, idle):
+        sentence = _get_refusal(command, path)
+        assert "hardware tracing of CUDA recorded no kernels" in sentence
+        assert "with: nsys profile -t cuda-sw,nvtx" in sentence
+        assert ("although 3 CUDA API calls were" in sentence) == (calls == 3)
+
+
+def test_an_option_for_hardware_tracing_is_recognized(tmp_path: Path) -> None:
+    path = _write_without_kernels(tmp_path, 0)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        options = [("CAPTURE_EVENT_TYPE", "CudaHw"), ("COMMAND_LINE", "secret")]
+        database.executemany("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", options)
+
+    assert "-t cuda-sw,nvtx" in _get_refusal(bubbleviz.analyze, path)
+
+
+def test_software_tracing_in_place_of_hardware_tracing_is_not_hardware_tracing(
+    tmp_path: Path,
+) -> None:
+    message = (
+        "CUDA hardware tracing is not supported on this system. A legacy (software instrumented) "
+        "trace was collected instead."
+    )
+    path = _write_without_kernels(tmp_path, 3, (1, message))
+    assert "-t cuda,nvtx" in _get_refusal(bubbleviz.analyze, path)
+
+
 @pytest.mark.parametrize(
     "text",
     [

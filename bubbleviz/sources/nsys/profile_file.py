@@ -65,17 +65,24 @@ def _explain_missing_kernels(export: Export) -> str:
     """Return the reason why no kernels were recorded although CUDA was traced, with advice.
 
     The result is "" if kernels were recorded, or if CUDA does not seem to have been traced. CUDA is
-    considered traced if the export contains CUDA API calls or nsys warnings about CUDA.
+    considered traced if the export contains CUDA API calls or nsys warnings about CUDA, or if the
+    hardware traced CUDA.
     """
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
     calls = export.count_rows(RUNTIME) if RUNTIME in export.schema else 0
     warnings = target.read_warnings(export, ("CUDA", "CUPTI"))[:3]
-    if not calls and not warnings:
+    is_hardware = target.is_traced_by_hardware(export)
+    if not calls and not warnings and not is_hardware:
         return ""
     made = format_count(calls, "CUDA API call was", "CUDA API calls were")
     recorded_calls = f", although {made}" if calls else ""
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
+    if is_hardware:
+        return (
+            f"hardware tracing of CUDA recorded no kernels{recorded_calls}{reported}; trace CUDA "
+            "by software, with: nsys profile -t cuda-sw,nvtx"
+        )
     version = ", using an nsys version that supports the driver" if "driver" in reported else ""
     return (
         f"no CUDA kernels were recorded{recorded_calls}{reported}; profile a part of the run that "

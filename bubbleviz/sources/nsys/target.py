@@ -156,6 +156,12 @@ def _is_warning_about(text: str, subjects: tuple[str, ...]) -> bool:
     return has_subject and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
+def is_traced_by_hardware(export: Export) -> bool:
+    """Return whether the hardware traced CUDA, instead of software in the profiled processes."""
+    queries = ("target/hardware_tracing", "target/hardware_options")
+    return any(export.query_rows_if_possible(name) for name in queries)
+
+
 def list_warnings(export: Export) -> tuple[str, ...]:
     """Return the warnings of nsys about missing events that analyses need, errors first.
 

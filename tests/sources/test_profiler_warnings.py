@@ -1,0 +1,79 @@
+"""Warnings of nsys about missing events are shown next to every result, once per run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
+from tests.support.needs import get_real_file
+
+CUDA, NVTX = (f"Not all {what} events might have been collected." for what in ("CUDA", "NVTX"))
+#: Severity and text of messages. Only warnings about CUDA and NVTX are shown.
+MESSAGES = (
+    (1, "CUDA injection initialized successfully."),
+    (2, NVTX),
+    (2, "Not all OpenGL events might have been collected."),
+    (2, "No NVTX events collected. Does the process use NVTX?"),
+    (2, "CUDA_TOKEN=abc CUDA failed"),
+    (2, CUDA),
+    (2, CUDA),
+)
+REASON = f"nsys reported: {NVTX} {CUDA}"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the folder of a run with two profiles, each with the same messages."""
+    truth = plant(Planting(stages=2, iterations=2, servers=2), tmp_path)
+    for file in truth.files:
+        with closing(sqlite3.connect(tmp_path / file.path)) as database, database:
+            database.execute("DROP TABLE IF EXISTS DIAGNOSTIC_EVENT")
+            database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
+            database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?)", MESSAGES)
+    return tmp_path
+
+
+def test_a_report_contains_one_limitation_for_all_files(run: Path) -> None:
+    for report in (bubbleviz.analyze(run), bubbleviz.idle(run)):
+        notes = [note for note in report.limitations if "nsys reported" in note.reason]
+        assert [(note.what, note.reason, note.count) for note in notes] == [
+            ("possibly missing events", REASON, 2)
+        ]
+
+
+def test_the_first_screens_show_the_warnings(run: Path, cli: CommandLine) -> None:
+    screen = " ".join(cli.printed("analyze", run).split())
+    assert f"{REASON.removesuffix('.')} (2 files)" in screen
+    assert screen.count("Not all CUDA") == 1
+
+    sentence = f"warning: possibly missing events (2 files): {REASON}"
+    for command in ("idle", "nccl"):
+        _, _, stderr = cli(command, run)
+        assert stderr.count(sentence) == 1
+
+    assert f"nsys warned  {NVTX} {CUDA}" in cli.printed("inspect", run)
+
+
+def test_no_ratio_is_marked(run: Path, cli: CommandLine, tmp_path: Path) -> None:
+    output = tmp_path / "report.json"
+    cli.printed("analyze", run, "-o", output)
+
+    document = json.loads(output.read_text())
+    notes = [note for note in document["limitations"] if note["reason"] == REASON]
+    assert [(note["what"], note["count"]) for note in notes] == [("possibly missing events", 2)]
+    assert not document["restrictions"]
+
+
+def test_a_real_profile_shows_its_warnings(cli: CommandLine) -> None:
+    file = get_real_file("nsys/nsightful_power_iteration.sqlite")
+
+    _, _, stderr = cli("idle", file)
+    assert f"warning: possibly missing events: {REASON}\n" in stderr
+    assert f"nsys warned  {NVTX} {CUDA}" in cli.printed("inspect", file)
