@@ -29,8 +29,6 @@ _WRAPPER = re.compile(
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 #: Matches one level of a namespace, and a word in the arguments of a kernel.
 _NAMESPACE, _WORD = re.compile(r"\b[A-Za-z_]\w*::"), re.compile(r"\w+")
-#: Matches the start of NCCL kernel names.
-_NCCL = re.compile(r"^(?:void )?nccl")
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,10 @@ class Kinds:
 @cache
 def default_kinds() -> Kinds:
     """Return the regex lists from ``kinds.toml``."""
-    lists = {kind: tuple(names) for kind, names in _load_kinds().items() if isinstance(names, list)}
-    return Kinds(**lists, collective_kinds=tuple(_load_kinds()["collective_kinds"].items()))
+    data = _load_kinds()
+    lists = {kind: tuple(names) for kind, names in data.items() if isinstance(names, list)}
+    lists["communication"] = (data["nccl"], *lists["communication"])
+    return Kinds(**lists, collective_kinds=tuple(data["collective_kinds"].items()))
 
 
 @cache
@@ -158,7 +158,12 @@ def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
 
 def is_nccl(kernel: str) -> bool:
     """Return whether a kernel belongs to NCCL."""
-    return _NCCL.search(kernel) is not None
+    return _compile_nccl().search(truncate_for_matching(kernel)) is not None
+
+
+@cache
+def _compile_nccl() -> re.Pattern[str]:
+    return re.compile(_load_kinds()["nccl"])
 
 
 def trim_signature(name: str) -> str:

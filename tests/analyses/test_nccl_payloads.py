@@ -116,6 +116,21 @@ def test_unreadable_payloads_are_reported(tmp_path: Path, edit: str) -> None:
         }
 
 
+def test_payloads_of_advanced_tracing_are_named_with_the_command_that_records_others(
+    tmp_path: Path,
+) -> None:
+    path = passing(tmp_path)
+    edit_database(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET name = 'commHash'")
+
+    (note,) = [
+        note
+        for note in measure_communication(path).limitations
+        if note.what == "payloads of ranges"
+    ]
+    assert "bytes, peers and communicators are unknown" in note.reason
+    assert note.reason.endswith("-t nccl, profile again with: nsys profile -t cuda,nvtx")
+
+
 def test_a_group_assigns_its_kernels_by_what_they_do(tmp_path: Path) -> None:
     """A group of two all-reduces and a send runs two kernels of one family and one of another."""
     ranges = [

@@ -63,6 +63,7 @@ def test_nothing_is_said_if_processes_share_a_number(tmp_path: Path) -> None:
     assert len(_find_reasons(bubbleviz.idle(files))) == 1
 
 
+@pytest.mark.real_files
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [("rodinia_report3", "1, 2, 3, 4, 5, 6"), ("pipit_cloverleaf", "1, 2, 3")],

@@ -71,6 +71,7 @@ def test_no_ratio_is_marked(run: Path, cli: CommandLine, tmp_path: Path) -> None
     assert not document["restrictions"]
 
 
+@pytest.mark.real_files
 def test_a_real_profile_shows_its_warnings(cli: CommandLine) -> None:
     file = get_real_file("nsys/nsightful_power_iteration.sqlite")
 

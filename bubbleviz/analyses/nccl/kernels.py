@@ -22,7 +22,8 @@ from bubbleviz.model.profile import Activities, get_pid
 from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.nccl.events import OperationKind
 
-_FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
+#: Matches the operation in a kernel's name. Names without the prefix "nccl" start with it.
+_FAMILY = re.compile(r"(?:nccl(?:(?!nccl)\w)*?Kernel_?|^)([A-Z][A-Za-z]*)")
 #: Operations that are carried out by kernels named SendRecv.
 _SEND_RECV_OPERATIONS = frozenset(
     ("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter")

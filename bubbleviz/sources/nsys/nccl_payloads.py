@@ -87,6 +87,12 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     if not unread:
         return payloads, ()
     reason = f"{path}: these payloads cannot be read because their layout is unknown"
+    if not len(payloads):
+        # Advanced tracing of NCCL (nsys 2025.6.1) registers other layouts than NCCL itself.
+        reason += (
+            ", so bytes, peers and communicators are unknown; if NCCL was traced with -t nccl, "
+            "profile again with: nsys profile -t cuda,nvtx"
+        )
     return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 
