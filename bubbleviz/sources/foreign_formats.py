@@ -82,14 +82,13 @@ def _starts_with(*beginnings: bytes) -> Callable[[bytes], bool]:
 
 def _contains(pattern: bytes) -> Callable[[bytes], bool]:
     """Return a test for texts other than JSON that match a regular expression."""
-    search = re.compile(pattern).search
-    return lambda head: not is_json(head) and search(head) is not None
+    # The expression is compiled on first use, because most files need none of them.
+    return lambda head: not is_json(head) and re.search(pattern, head) is not None
 
 
 def _is_json_with(pattern: bytes) -> Callable[[bytes], bool]:
     """Return a test for JSON whose first bytes match a regular expression."""
-    search = re.compile(pattern).search
-    return lambda head: is_json(head) and search(head, 0, _MAX_KEY_BYTES) is not None
+    return lambda head: is_json(head) and re.search(pattern, head[:_MAX_KEY_BYTES]) is not None
 
 
 def _passes_any(*tests: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
@@ -118,10 +117,9 @@ def _has_columns(*alternatives: str) -> Callable[[bytes], bool]:
 
 
 #: Matches the title of a table in a report of ``nsys stats``, or its columns in any time unit.
-_NSYS_STATS = re.compile(
-    rb'^ \*\* .{1,80} \(\w+\):|^\s*"?Time ?\(%\)"?[,\t ]+"?Total Time'
-    rb'|^\s*"?(?:Projected )?Start \((?:[nmu]?s|\xce\xbcs)\)"?[,\t ]',
-    re.MULTILINE,
+_NSYS_STATS = (
+    rb'(?m)^ \*\* .{1,80} \(\w+\):|^\s*"?Time ?\(%\)"?[,\t ]+"?Total Time'
+    rb'|^\s*"?(?:Projected )?Start \((?:[nmu]?s|\xce\xbcs)\)"?[,\t ]'
 )
 #: Field numbers of a packet in a Perfetto trace: timestamp, trusted user id, sequence id.
 _PERFETTO_FIELDS = frozenset((3, 8, 10))
@@ -131,7 +129,7 @@ def _is_nsys_stats(head: bytes) -> bool:
     if is_json(head):
         return False
     lines = b"\n".join(head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES])
-    return b"\0" not in lines and _NSYS_STATS.search(lines) is not None
+    return b"\0" not in lines and re.search(_NSYS_STATS, lines) is not None
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
