@@ -250,6 +250,12 @@ FOREIGN_FORMATS = (
         _is_perfetto,
     ),
     ForeignFormat(
+        "a JSON summary of rocprof-sys (Omnitrace)",
+        "which contains only sums",
+        f"record rocpd with rocprof-sys, or {RECORD_WITH_ROCPROF}",
+        _is_json_with(rb'^\s*\{\s*"(?:timemory|omnitrace|rocprofiler-systems|rocprof-sys)"\s*:'),
+    ),
+    ForeignFormat(
         "a database of nvprof",
         "whose tables differ from those of Nsight Systems",
         RECORD_WITH_NSYS,
@@ -287,7 +293,8 @@ FOREIGN_FORMATS = (
         _is_json_with(
             rb'^\s*\{"Type":\d+,"\w+"|^\s*\{"type":"(?:String|ThreadName)"'
             rb'|^\s*\{"data":\s*\["\[Unknown\]"'
-            rb'|"(?:CUPTI_ACTIVITY_KIND_[A-Z0-9_]+|TARGET_INFO_[A-Z_]+|META_DATA_EXPORT|NVTX_EVENTS)"'
+            rb'|"(?:CUPTI_ACTIVITY_KIND_|TARGET_INFO_|META_DATA_|ANALYSIS_|ENUM_NSYS_|NVTX_)[A-Z0-9_]+"'
+            rb'|"StringIds"'
         ),
     ),
     ForeignFormat(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
+from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.foreign_formats import (
@@ -27,7 +28,7 @@ from bubbleviz.sources.foreign_formats import (
 from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
-from bubbleviz.sources.nsys.files import TABLES, is_columnar
+from bubbleviz.sources.nsys.files import STREAM_SUFFIX, TABLES, is_columnar
 from bubbleviz.sources.operations.csv import read_header
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
@@ -513,6 +514,11 @@ def find_reader(path: str) -> Reader:
         raise ProfileError(
             f"{path}: is neither a trace from PyTorch or XLA nor an SQLite database (unless it is "
             f"encrypted); {suggest_next_step(path)}"
+        )
+    if path.endswith(STREAM_SUFFIX):
+        raise ProfileError(
+            f"{path}: is a recording that nsys has not converted to a report; convert it with: "
+            f"QdstrmImporter -i {quote_for_shell(path)}"
         )
     archive = "; unpack it, or" if head.startswith(_ARCHIVE_MAGIC) else ";"
     raise ProfileError(

@@ -32,6 +32,8 @@ SENTENCES = {
     "rocprof.json": "JSON output of rocprof, the predecessor of rocprofv3",
     "rpd.json": "JSON output of rpd2tracing, which was made from an .rpd file; pass the .rpd file",
     "rpd_object.json": "JSON output of rpd2tracing",
+    "wall_clock.json": "a JSON summary of rocprof-sys (Omnitrace), which contains only sums",
+    "nsys_lines.json": "a JSON export of nsys",
     "unitrace.json": "JSON output of unitrace",
     "unitrace_cut.json": "JSON output of unitrace",
     "unitrace.txt": "a text report of unitrace, which contains only sums",
@@ -93,6 +95,12 @@ def test_names_do_not_matter(tmp_path: Path) -> None:
         if not content.startswith(b"SQLite"):
             renamed.write_bytes(gzip.compress(content))
             assert _get_refusal(renamed).startswith(f"{renamed}: is {SENTENCES[file.name]}")
+
+
+def test_a_recording_that_nsys_did_not_convert_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run 1.qdstrm"
+    path.write_bytes(b"\0\1\2")
+    assert _get_refusal(path).endswith(f"convert it with: QdstrmImporter -i '{path}'")
 
 
 def test_a_cut_file_is_refused_without_a_crash(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ _TEXTS = {
     "rocprof.json": '{ "traceEvents":[{}\n,{"args":{"name":"CPU HIP API"},"ph":"M","pid":2}\n]}',
     "rpd.json": _RPD_EVENTS,
     "rpd_object.json": f'{{"traceEvents": {_RPD_EVENTS}}}',
+    "wall_clock.json": '{\n    "timemory": {\n        "wall_clock": {"properties": {}}}}',
+    "nsys_lines.json": '{"table":"META_DATA_CAPTURE","name":"DEVICE_ID"}\n',
     "unitrace.json": _UNITRACE + "]}",
     "unitrace_cut.json": _UNITRACE,
     "unitrace.txt": "=== Device Timing Summary ===\n\n",

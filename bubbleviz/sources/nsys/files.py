@@ -106,6 +106,8 @@ _MAX_REASON = 200
 
 #: Suffixes of Nsight Systems reports. ``.qdrep`` was used until 2021.
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+#: Suffix of the recordings that nsys converts to reports when the capture ends.
+STREAM_SUFFIX = ".qdstrm"
 
 
 def is_report(path: str) -> bool:
