@@ -80,10 +80,15 @@ def _starts_with(*beginnings: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(beginnings)
 
 
+def _is_text(head: bytes) -> bool:
+    """Return whether a file may be text other than JSON. A log may start with a bracket."""
+    return b"\0" not in head and re.match(rb"\s*(?:\{|\[\s*[\[{\]])", head) is None
+
+
 def _contains(pattern: bytes) -> Callable[[bytes], bool]:
     """Return a test for texts other than JSON that match a regular expression."""
     # The expression is compiled on first use, because most files need none of them.
-    return lambda head: not is_json(head) and re.search(pattern, head) is not None
+    return lambda head: _is_text(head) and re.search(pattern, head) is not None
 
 
 def _is_json_with(pattern: bytes) -> Callable[[bytes], bool]:
@@ -105,7 +110,7 @@ def _has_columns(*alternatives: str) -> Callable[[bytes], bool]:
     sets = [frozenset(names.encode().split(b"|")) for names in alternatives]
 
     def has_columns(head: bytes) -> bool:
-        if is_json(head) or b"\0" in head:
+        if not _is_text(head):
             return False
         for line in head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]:
             columns = {cell.strip(b' "\r') for cell in _DELIMITERS.split(line)}
@@ -116,20 +121,32 @@ def _has_columns(*alternatives: str) -> Callable[[bytes], bool]:
     return has_columns
 
 
-#: Matches the title of a table in a report of ``nsys stats``, or its columns in any time unit.
-_NSYS_STATS = (
-    rb'(?m)^ \*\* .{1,80} \(\w+\):|^\s*"?Time ?\(%\)"?[,\t ]+"?Total Time'
-    rb'|^\s*"?(?:Projected )?Start \((?:[nmu]?s|\xce\xbcs)\)"?[,\t ]'
+#: Matches the title of a table that ``nsys stats`` prints.
+_NSYS_TITLE = rb"(?m)^ \*\* .{1,80} \(\w+\):"
+#: Matches columns of the tables of ``nsys stats``. The option ``--timeunit`` changes the units.
+_NSYS_COLUMN = (
+    rb"Time ?\(%\)|(?:Total|[QTKA]?(?:Avg|Med|Min|Max|StdDev)) (?:Proj )?(?:Time )?\(\S{1,5}\)"
+    rb"|(?:Projected |API |Queue |Kernel |Orig )?(?:Start|Dur|Duration)(?: \(\S{1,5}\))?"
+    rb"|CorrI[dD]|GrdX|T-Pri|DurChild \(\S{1,5}\)|NVTX Inst|Kern Inst|Thread Name|Strm"
 )
+#: Minimum number of such columns in a header. Other tables may have a column such as ``Start``.
+_MIN_NSYS_COLUMNS = 3
 #: Field numbers of a packet in a Perfetto trace: timestamp, trusted user id, sequence id.
 _PERFETTO_FIELDS = frozenset((3, 8, 10))
 
 
 def _is_nsys_stats(head: bytes) -> bool:
-    if is_json(head):
+    """Return whether a text is a report of ``nsys stats``, as CSV or with aligned columns."""
+    if not _is_text(head):
         return False
-    lines = b"\n".join(head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES])
-    return b"\0" not in lines and re.search(_NSYS_STATS, lines) is not None
+    if re.search(_NSYS_TITLE, head):
+        return True
+    for line in head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]:
+        cells = re.split(rb"[,;\t]|  +", line.strip())
+        columns = {cell for cell in cells if re.fullmatch(_NSYS_COLUMN, cell.strip(b'" \r'))}
+        if len(columns) >= _MIN_NSYS_COLUMNS:
+            return True
+    return False
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:

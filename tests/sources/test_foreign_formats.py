@@ -42,6 +42,8 @@ SENTENCES = {
     "old_kern_sum.csv": "a report of nsys stats",
     "gpu_trace.csv": "a report of nsys stats",
     "nsys_stats.txt": "a report of nsys stats",
+    "nsys_profile.log": "a report of nsys stats",
+    "mem_size.csv": "a report of nsys stats",
     "nsys.json": "a JSON export of nsys; export the report with: nsys export --type sqlite",
     "nsys_separate.jsonl": "a JSON export of nsys",
     "nsys_tables.json": "a JSON export of nsys",
@@ -95,6 +97,13 @@ def test_names_do_not_matter(tmp_path: Path) -> None:
         if not content.startswith(b"SQLite"):
             renamed.write_bytes(gzip.compress(content))
             assert _get_refusal(renamed).startswith(f"{renamed}: is {SENTENCES[file.name]}")
+
+
+@pytest.mark.parametrize("header", ["name,Start,Duration", "Start (ns),End (ns),op"])
+def test_a_table_with_a_column_of_nsys_is_not_a_report_of_nsys(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\n1,2,3\n")
+    assert find_reader(str(path)).name == "csv"
 
 
 def test_a_recording_that_nsys_did_not_convert_is_named(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ _NSYS_STATS = (
     " ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n"
     " Time (%)  Total Time (ns)  Instances  Name\n --------  ---------------  ---------  ----\n"
 )
+_NSYS_PROFILE_STATS = (
+    "[3/8] Executing 'nvtx_sum' stats report\n\n"
+    " Time (%)  Total Time (ns)  Instances  Avg (ns)   Style   Range\n"
+)
 #: Text of each file, keyed by file name.
 _TEXTS = {
     "1_results.json": '{\n    "rocprofiler-sdk-tool": [\n        {"metadata": {"pid": 1}}]}',
@@ -56,10 +60,13 @@ _TEXTS = {
     "unitrace.json": _UNITRACE + "]}",
     "unitrace_cut.json": _UNITRACE,
     "unitrace.txt": "=== Device Timing Summary ===\n\n",
-    "kern_sum.csv": 'Time (%),Total Time (ns),Instances,Name\n100.0,75200,1,"gemm"\n',
-    "old_kern_sum.csv": '"Time(%)","Total Time (ns)","Instances","Name"\n100.0,75200,1,"gemm"\n',
+    "kern_sum.csv": "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]...\n"
+    'Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,75200,1,75200.0,"gemm"\n',
+    "old_kern_sum.csv": '"Time(%)","Total Time (ns)","Instances","Avg (ns)","Name"\n9,7,1,2,"a"\n',
+    "mem_size.csv": "Total (MB),Count,Avg (MB),Med (MB),Operation\n1.0,2,0.5,0.5,[CUDA memset]\n",
     "gpu_trace.csv": "Start (ns),Duration (ns),CorrId,Device,Strm,Name\n1,2,3,GPU,7,gemm\n",
     "nsys_stats.txt": _NSYS_STATS,
+    "nsys_profile.log": _NSYS_PROFILE_STATS,
     "nsys.json": '{"Type":48,"TraceProcessEvent":{"startNs":"1","endNs":"2","name":"3"}}\n'
     '{"Type":79,"CudaEvent":{"startNs":"1","endNs":"2"}}\n{"data":["[Unknown]"]}\n',
     "nsys_separate.jsonl": '{"type":"String","id":"3720","value":"Profiling has started."}\n',
