@@ -8,7 +8,8 @@ never by its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bubbleviz.errors import RECORD_WITH_NSYS, RECORD_WITH_ROCPROF, ProfileError
@@ -85,6 +86,10 @@ def _is_text(head: bytes) -> bool:
     return b"\0" not in head and re.match(rb"\s*(?:\{|\[\s*[\[{\]])", head) is None
 
 
+def _list_first_lines(head: bytes) -> list[bytes]:
+    return head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]
+
+
 def _contains(pattern: bytes) -> Callable[[bytes], bool]:
     """Return a test for texts other than JSON that match a regular expression."""
     # The expression is compiled on first use, because most files need none of them.
@@ -112,7 +117,7 @@ def _has_columns(*alternatives: str) -> Callable[[bytes], bool]:
     def has_columns(head: bytes) -> bool:
         if not _is_text(head):
             return False
-        for line in head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]:
+        for line in _list_first_lines(head):
             columns = {cell.strip(b' "\r') for cell in _DELIMITERS.split(line)}
             if any(names <= columns for names in sets):
                 return True
@@ -131,8 +136,13 @@ _NSYS_COLUMN = (
 )
 #: Minimum number of such columns in a header. Other tables may have a column such as ``Start``.
 _MIN_NSYS_COLUMNS = 3
-#: Field numbers of a packet in a Perfetto trace: timestamp, trusted user id, sequence id.
+#: Tag of the first packet in a Perfetto trace.
+_FIRST_PACKET = b"\x0a"
+#: Fields of a packet in a Perfetto trace: trusted user id, timestamp, sequence id.
 _PERFETTO_FIELDS = frozenset((3, 8, 10))
+#: Wire types of protocol buffers, and sizes of the fixed-size ones in bytes, keyed by wire type.
+_VARINT, _BYTES = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
 
 
 def _is_nsys_stats(head: bytes) -> bool:
@@ -141,7 +151,7 @@ def _is_nsys_stats(head: bytes) -> bool:
         return False
     if re.search(_NSYS_TITLE, head):
         return True
-    for line in head.split(b"\n", _MAX_HEADER_LINES)[:_MAX_HEADER_LINES]:
+    for line in _list_first_lines(head):
         cells = re.split(rb"[,;\t]|  +", line.strip())
         columns = {cell for cell in cells if re.fullmatch(_NSYS_COLUMN, cell.strip(b'" \r'))}
         if len(columns) >= _MIN_NSYS_COLUMNS:
@@ -165,34 +175,41 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
             return value, offset
 
 
+def _iter_varint_fields(message: bytes) -> Iterator[int]:
+    """Yield the numbers of the fields with varints in a protocol buffer, up to an invalid field.
+
+    Raises:
+        IndexError: The message is cut short.
+    """
+    offset = 0
+    while offset < len(message):
+        tag, offset = _read_varint(message, offset)
+        field, wire_type = tag >> 3, tag & 7
+        if wire_type == _VARINT:
+            _, offset = _read_varint(message, offset)
+            yield field
+        elif wire_type == _BYTES:
+            length, offset = _read_varint(message, offset)
+            offset += length
+        elif wire_type in _FIXED_SIZES:
+            offset += _FIXED_SIZES[wire_type]
+        else:
+            return
+
+
 def _is_perfetto(head: bytes) -> bool:
     """Return whether a file is a Perfetto trace.
 
     A Perfetto trace is a sequence of packets, each in field 1 of the message ``Trace``. The service
-    that writes the trace adds one of ``_PERFETTO_FIELDS``, which are numbers, to each packet
+    that writes the trace adds at least one of ``_PERFETTO_FIELDS`` to each packet
     (protos/perfetto/trace/trace_packet.proto).
     """
-    if head[:1] != b"\x0a":
+    if not head.startswith(_FIRST_PACKET):
         return False
-    try:
-        length, offset = _read_varint(head, 1)
-        end = offset + length
-        while offset < end:
-            tag, offset = _read_varint(head, offset)
-            field, wire_type = tag >> 3, tag & 7
-            if wire_type == 0:
-                _, offset = _read_varint(head, offset)
-                if field in _PERFETTO_FIELDS:
-                    return True
-            elif wire_type == 2:
-                length, offset = _read_varint(head, offset)
-                offset += length
-            elif wire_type in (1, 5):
-                offset += 8 if wire_type == 1 else 4
-            else:
-                return False
-    except IndexError:
-        pass
+    with suppress(IndexError):
+        length, offset = _read_varint(head, len(_FIRST_PACKET))
+        packet = head[offset : offset + length]
+        return any(field in _PERFETTO_FIELDS for field in _iter_varint_fields(packet))
     return False
 
 

@@ -269,8 +269,7 @@ def _is_database(head: bytes) -> bool:
 
 def _has_nsys_tables(tables: frozenset[str]) -> bool:
     """Return whether a database is an nsys export. nvprof uses some of the same table names."""
-    is_nvprof = "StringTable" in tables and "StringIds" not in tables
-    return not is_nvprof and not tables.isdisjoint(TABLES)
+    return not tables.isdisjoint(TABLES) and find_foreign_database(tables) is None
 
 
 READERS = (
