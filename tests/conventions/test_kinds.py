@@ -53,6 +53,8 @@ NAMES = [
     ("AllReduce", True, False, False, True),
     ("AllReduce_Sum_f32_RING_LL", True, False, False, True),
     ("AllGather_RING_LL", True, False, False, True),
+    ("ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True, False, False, True),
+    ("Broadcast(float*, int)", False, False, False, False),
     ("SendRecv", True, True, True, False),
     ("Recv", True, True, True, False),
     ("Broadcast_RING_LL", True, False, False, False),
