@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind, merge_limitations
 from bubbleviz.model.profile import Profile, get_pid
 from bubbleviz.model.texts import format_count, list_and_count
 
@@ -61,6 +61,8 @@ def list_gpus(profile: Profile) -> tuple[ListedGpu, ...]:
 def find_gpus_without_work(listed: Iterable[ListedGpu]) -> tuple[Limitation, ...]:
     """Return one limitation per host with GPUs that did no work in any profile.
 
+    The limitations of more than a few hosts are merged into one.
+
     A host is left out if several processes ran work on the same device number and the profiles do
     not record which GPU each process means. ``CUDA_VISIBLE_DEVICES`` may then have renumbered the
     GPUs.
@@ -71,11 +73,8 @@ def find_gpus_without_work(listed: Iterable[ListedGpu]) -> tuple[Limitation, ...
     by_host: dict[str, dict[str, list[ListedGpu]]] = {}
     for gpu in listed:
         by_host.setdefault(gpu.host, {}).setdefault(gpu.identity, []).append(gpu)
-    return tuple(
-        note
-        for host, gpus in sorted(by_host.items())
-        if (note := _describe_host(host, [*gpus.values()])) is not None
-    )
+    notes = (_describe_host(host, [*gpus.values()]) for host, gpus in sorted(by_host.items()))
+    return tuple(merge_limitations(note for note in notes if note is not None))
 
 
 def _describe_host(host: str, gpus: list[list[ListedGpu]]) -> Limitation | None:
