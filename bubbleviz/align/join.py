@@ -1,11 +1,12 @@
 """The recordings of several profiles, joined into a single set of tables.
 
 Ranks, operations, names and meetings are renumbered over all profiles. Times are integer
-nanoseconds. Only :func:`apply_clocks` changes the times.
+nanoseconds. Only a :class:`TimeCorrection` changes the times.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -266,25 +267,10 @@ def _find_first_meetings(parts: Recordings) -> Ints:
 IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _RankClocks:
-    """Clock correction of each rank.
+class TimeCorrection(ABC):
+    """A correction of the times of all ranks."""
 
-    Attributes:
-        offset_ns: Offset of each rank's clock in ns.
-        drift_ppm: Drift of each rank's clock in parts per million.
-        t0_ns: Time at which the offset of a clock with drift is valid.
-    """
-
-    offset_ns: Ints
-    drift_ppm: Floats
-    t0_ns: Ints
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether no clock has an offset or a drift."""
-        return not self.drift_ppm.any() and not self.offset_ns.any()
-
+    @abstractmethod
     def correct(self, rank: Ints, times_ns: Ints) -> Ints:
         """Return corrected times. All times must be known.
 
@@ -292,9 +278,25 @@ class _RankClocks:
             rank: Rank of each time.
             times_ns: Times in ns.
         """
-        if not self.drift_ppm.any():
-            return times_ns + self.offset_ns[rank]
-        return correct_times(times_ns, self.offset_ns[rank], self.drift_ppm[rank], self.t0_ns[rank])
+
+    def apply(self, recordings: JoinedRecordings) -> JoinedRecordings:
+        """Return recordings with corrected times. Unknown times stay -1."""
+        tables = {name: getattr(recordings, name) for name in _INTERVALS}
+        intervals = {
+            name: self.correct_intervals(table, table.rank)
+            for name, table in tables.items()
+            if len(table)
+        }
+        all_ranks = np.arange(len(recordings.ranks))
+        rank_of_busy = recordings.operations.rank[recordings.busy.operation]
+        return replace(
+            recordings,
+            recorded_start_ns=self.correct(all_ranks, recordings.recorded_start_ns),
+            recorded_end_ns=self.correct(all_ranks, recordings.recorded_end_ns),
+            operations=self.correct_operations(recordings.operations),
+            busy=self.correct_intervals(recordings.busy, rank_of_busy),
+            **intervals,
+        )
 
     def correct_known(self, rank: Ints, times_ns: Ints, is_known: Bools) -> Ints:
         """Return corrected times, with -1 in place of unknown times.
@@ -333,6 +335,32 @@ class _RankClocks:
         return operations.replace_columns(**columns)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _RankClocks(TimeCorrection):
+    """Clock correction of each rank.
+
+    Attributes:
+        offset_ns: Offset of each rank's clock in ns.
+        drift_ppm: Drift of each rank's clock in parts per million.
+        t0_ns: Time at which the offset of a clock with drift is valid.
+    """
+
+    offset_ns: Ints
+    drift_ppm: Floats
+    t0_ns: Ints
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether no clock has an offset or a drift."""
+        return not self.drift_ppm.any() and not self.offset_ns.any()
+
+    def correct(self, rank: Ints, times_ns: Ints) -> Ints:
+        """Return times with the offset and the drift of each rank's clock removed."""
+        if not self.drift_ppm.any():
+            return times_ns + self.offset_ns[rank]
+        return correct_times(times_ns, self.offset_ns[rank], self.drift_ppm[rank], self.t0_ns[rank])
+
+
 def apply_clocks(
     recordings: JoinedRecordings, corrections: Sequence[ProfileClock]
 ) -> JoinedRecordings:
@@ -352,24 +380,7 @@ def apply_clocks(
         drift_ppm=np.array([clock.drift_ppm for clock in corrections])[profile],
         t0_ns=np.array([clock.t0_ns for clock in corrections], np.int64)[profile],
     )
-    if clocks.is_zero:
-        return recordings
-    tables = {name: getattr(recordings, name) for name in _INTERVALS}
-    intervals = {
-        name: clocks.correct_intervals(table, table.rank)
-        for name, table in tables.items()
-        if len(table)
-    }
-    all_ranks = np.arange(len(recordings.ranks))
-    rank_of_busy = recordings.operations.rank[recordings.busy.operation]
-    return replace(
-        recordings,
-        recorded_start_ns=clocks.correct(all_ranks, recordings.recorded_start_ns),
-        recorded_end_ns=clocks.correct(all_ranks, recordings.recorded_end_ns),
-        operations=clocks.correct_operations(recordings.operations),
-        busy=clocks.correct_intervals(recordings.busy, rank_of_busy),
-        **intervals,
-    )
+    return recordings if clocks.is_zero else clocks.apply(recordings)
 
 
 def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:

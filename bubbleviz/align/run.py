@@ -30,6 +30,7 @@ from bubbleviz.align.clocks.timebase import (
     check_machines,
     find_rank_precedences,
 )
+from bubbleviz.align.iteration_slots import close_slots
 from bubbleviz.align.join import JoinedRecordings, apply_clocks, join, merge_stream
 from bubbleviz.align.meetings import find_incomplete_collectives, match_collectives
 from bubbleviz.align.profile_clocks import (
@@ -354,7 +355,7 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
     """
     sources = [recording.source for recording in parts.recordings]
     sessions = build_session_clocks(sources, machines)
-    recordings = join(parts, machines, sessions)
+    recordings = close_slots(join(parts, machines, sessions))
     refuse_other_runs(parts.recordings, machines, recordings)
     recordings, rank_index = _find_stages(merge_stream(recordings), hints)
     return _Alignment(

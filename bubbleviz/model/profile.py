@@ -414,11 +414,15 @@ class DeclaredClock:
         name: Name of the clock. All rows with this name use the same clock.
         aligned: Whether times on this clock are already on the common clock.
         uncertainty_ns: Maximum error of an aligned clock, or None if unknown.
+        slot_ns: Length of an iteration's time slot, or 0 if the clock runs through all iterations.
+            If the clock restarts at the beginning of each iteration, iteration k begins at
+            k * slot_ns, and the time between iterations is unknown.
     """
 
     name: str
     aligned: bool = False
     uncertainty_ns: int | None = None
+    slot_ns: int = 0
 
 
 @dataclass(frozen=True)

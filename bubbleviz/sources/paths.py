@@ -107,7 +107,8 @@ def find_profiles(
         first_paths = list(by_path)
         # In some formats, the files of a session are read together with its first file.
         for reader in READERS:
-            if reader.sessions and any(path.endswith(reader.suffixes) for path in first_paths):
+            suffixes = (*reader.suffixes, *reader.possible_suffixes)
+            if reader.sessions and any(path.endswith(suffixes) for path in first_paths):
                 first_paths = list(
                     dict.fromkeys(import_module(reader.sessions).select_first_parts(first_paths))
                 )

@@ -151,7 +151,7 @@ class Reader:
         sessions: Name of the module that finds a run's files, or "" if each file is a separate run.
             The module has two functions: ``select_first_parts`` removes files that are read
             together with another file, and ``select_newest_run`` selects the files of the newest
-            run in a directory.
+            run in a directory. The second function is used only if the reader has ``suffixes``.
         recognizes_directory: Function that decides from the path whether a directory is a single
             profile in this format.
         folder: Name of the folder in which a tool creates one folder per run, or "" if there is no
@@ -232,6 +232,12 @@ _PYTORCH_MARKS = re.compile(
 )
 #: Matches an operation's microbatch number in a trace that the training program itself wrote.
 _TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
+#: Matches the start of a pipeline dump from Primus: an iteration number, and the first key.
+_PRIMUS_DUMP = re.compile(
+    rb'\s*\{\s*"[0-9]{1,9}"\s*:\s*\{\s*"(?:total|memory|(?:fwd|bwd|wgrad)_(?:start|end))"\s*:'
+)
+#: Matches the sizes of a run that Primus writes next to its dumps.
+_PRIMUS_SIZES = re.compile(rb'\s*\{[^{}\[\]]*"pp_size"\s*:\s*[0-9]+[^{}\[\]]*\}\s*$')
 #: Matches the time unit or a process name in a trace from XLA's profiler.
 _XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 #: Matches the first plane of an XSpace protocol buffer, from its tag to the start of its name.
@@ -318,6 +324,14 @@ READERS = (
         open_file=make_opener("operations.open_table:open_table", "parquet"),
         table_suffixes=(".parquet", ".pq"),
         operations="a table of operations",
+    ),
+    Reader(
+        name="primus",
+        possible_suffixes=(".json",),
+        recognizes=lambda head: _PRIMUS_DUMP.match(head) is not None,
+        open_file=make_opener("operations.primus.table:open_dump"),
+        operations="a pipeline dump from Primus",
+        sessions="bubbleviz.sources.operations.primus.companions",
     ),
     Reader(
         name="recording",
@@ -497,6 +511,11 @@ def find_reader(path: str) -> Reader:
         raise ProfileError(
             f"{path}: contains instruction costs for XLA and is not a profile; pass it to "
             "bubbleviz pgle with --against, together with the profile of a JAX run"
+        )
+    if _PRIMUS_SIZES.match(head):
+        raise ProfileError(
+            f"{path}: contains the sizes of a Primus run and no times; pass the folder, or the "
+            "pp_rank_N.json files in it"
         )
     _refuse_own_files(path, head)
     if (foreign := _identify_foreign_head(head)) is not None:

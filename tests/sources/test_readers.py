@@ -21,6 +21,7 @@ from tests.support.needs import get_real_file
 from tests.support.notes import list_limitation_subjects
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.operation_tables import write_tables, write_trace
+from tests.support.primus_dumps import write_dumped_run
 from tests.support.processes import Process, read_processes
 from tests.support.recorded_runs import write_recording
 from tests.support.rocm_profiles import write_rocpd, write_rpd
@@ -52,6 +53,7 @@ def write_all_formats(folder: Path) -> dict[str, Path]:
         "recording": write_recording(folder / "recordings"),
         **write_tables(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
         "traced": write_trace(folder / "traced.json", [(0, 0, "F", 0, 10), (0, 0, "BW", 10, 30)]),
+        "primus": write_dumped_run(folder / "primus", "1f1b", 1, 2).rank_file(0),
     }
 
 
@@ -226,6 +228,7 @@ OF_FOLDER = {
     "jax/*.xplane.pb": "xplane",
     "jax/*.json.gz": "xla-trace",
     "nsys/**/*.sqlite": "nsys",
+    "primus/*/pp_rank_*.json": "primus",
     "straggler/*.parquet": "parquet",
 }
 
