@@ -15,6 +15,7 @@ from tests.support.forward_runs import Serving, write_table
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.primus_dumps import write_dumped_run
 from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd
 from tests.support.torch_traces import write_traces
@@ -59,6 +60,7 @@ def write_documented_files(folder: Path) -> None:
     _write_nccl(folder)
     (folder / "served").mkdir()
     write_table(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
+    write_dumped_run(folder / "pp_data", "1f1b", 2, 4)
     write_dumps(folder / "dumps", {rank: [make_entry("0", "barrier", 1)] for rank in (0, 1, 2)})
 
 
