@@ -11,6 +11,7 @@ from bubbleviz.conventions.convention import Convention, collect_globs
 from bubbleviz.conventions.recognition import (
     ConventionScore,
     add_iteration_names,
+    has_evidence,
     score_conventions,
     select_conventions,
 )
@@ -54,6 +55,9 @@ def inspect(
         sample = opened.sample(("*",))
         scores = score_conventions(sample, tuple(convention_file.built_in().values()))
         followed = user_patterns or select_conventions(scores)
+        conventions = user_patterns or tuple(
+            c for c in conventions if not c.evidence or has_evidence(c, sample)
+        )
         # If the names cover only one pass, the convention may be incomplete, so drafts are tried.
         phases = range_names.parse_range_names(list(sample), *followed).phase.tolist()
         is_draft_needed = bool(user_patterns) or bool(list_missing_passes(phases))

@@ -94,6 +94,9 @@ class Convention:
             passes.
         explicit: Whether the names were written for bubbleviz. Explicit names take precedence over
             the names of a framework.
+        evidence: Regexes for names that only this framework uses. If there are any, the convention
+            is recognized only in profiles that contain such a name, because other names of the
+            framework are ambiguous.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Convention:
     communication: tuple[str, ...] = ()
     helper_threads: tuple[str, ...] = ()
     explicit: bool = False
+    evidence: tuple[str, ...] = ()
 
     @property
     def globs(self) -> tuple[str, ...]:

@@ -41,6 +41,9 @@ recognized by the built-in conventions.
 ``explicit = true`` at the top level marks names written for bubbleviz. If explicit names mark
 forwards or backwards, all other recognized conventions are ignored.
 
+``evidence`` at the top level lists regexes for names that only this framework uses. A built-in
+convention with ``evidence`` is recognized only in profiles that contain such a name.
+
 Before a name is matched, the NVTX domain of the convention (``domain = "TSL"``) and the tail that
 PyTorch's ``emit_nvtx`` appends (``, op_id = 3``) are removed. A ``glob``, however, must match the
 name with its domain and tail.
@@ -66,6 +69,7 @@ _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 _FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("name", "summary", "source", "domain"), str),
     **dict.fromkeys(("examples", "counter_examples", "communication", "helper_threads"), list),
+    "evidence": list,
     "explicit": bool,
 }
 _PATTERN_FIELD_TYPES: Mapping[str, type] = {
@@ -218,7 +222,7 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
         )
     fields = toml_files.check_fields(data, _FIELD_TYPES, source)
     fields |= {key: tuple(fields[key]) for key in ("examples", "counter_examples") if key in fields}
-    for key in ("communication", "helper_threads"):
+    for key in ("communication", "helper_threads", "evidence"):
         fields[key] = toml_files.check_regexes(fields.get(key, ()), f"{source}: {key}")
     parsed = (
         _parse_pattern(p, f"{source}: pattern {i}", is_trusted=is_trusted)

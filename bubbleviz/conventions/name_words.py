@@ -390,7 +390,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
     """Return the phase and the number groups that a built-in convention reads from a shape's names.
 
-    Only patterns for complete forwards and backwards are considered. If several conventions match,
+    Only patterns for complete forwards and backwards are considered, and only conventions that do
+    not require evidence. If several conventions match,
     the alphabetically first convention wins.
 
     Returns:
@@ -398,6 +399,9 @@ def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
         group of a number is "" if the convention does not read the number.
     """
     for convention in built_in().values():
+        if convention.evidence:
+            # These names are ambiguous.
+            continue
         pattern, phase, _ = match_name(shape.example, convention) or (None, None, ())
         if pattern is None or phase not in COUNTED or pattern.part or pattern.stands_in:
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import find_known_names, parse_range_names
+from bubbleviz.conventions.range_names import bare_name, find_known_names, parse_range_names
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
@@ -54,7 +55,7 @@ def score_conventions(
     scores = []
     for convention in conventions:
         known_names = find_known_names(convention, counts)
-        if not known_names:
+        if not has_evidence(convention, known_names):
             # This is the common case, because most profiles follow a single convention.
             scores.append(ConventionScore(convention, 0, 0, 0))
             continue
@@ -70,6 +71,23 @@ def score_conventions(
             )
         )
     return tuple(sorted(scores, key=lambda score: (-score.work, -score.other)))
+
+
+def has_evidence(convention: Convention, names: Collection[str]) -> bool:
+    """Return whether any name shows that its profile follows a convention.
+
+    Any name that the convention may match is sufficient, unless the convention lists regexes for
+    evidence. In that case, a name must match one of these regexes.
+
+    Args:
+        convention: The convention.
+        names: Names that the convention may match.
+    """
+    if not convention.evidence:
+        return len(names) > 0
+    bare_names = (bare_name(name, convention.domain) for name in names)
+    regexes = [re.compile(regex) for regex in convention.evidence]
+    return any(regex.search(name) for name in bare_names for regex in regexes)
 
 
 def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
@@ -144,13 +162,13 @@ def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...
     The first group contains all candidates. Every other group is a single built-in convention. It
     may find ranges that are too rare to occur in the sample. Trying conventions one by one is
     cheaper than trying one large group, because every GLOB in a group is matched against every
-    name.
+    name. Conventions that require evidence are left out.
 
     Args:
         candidates: Conventions that a sample of range names follows. May be empty.
     """
     first = (tuple(candidates),) if candidates else ()
-    return (*first, *((c,) for c in built_in().values()))
+    return (*first, *((c,) for c in built_in().values() if not c.evidence))
 
 
 def add_iteration_names(conventions: Sequence[Convention]) -> tuple[Convention, ...]:

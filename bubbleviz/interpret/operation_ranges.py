@@ -170,7 +170,7 @@ def _number_operations(
     )
     is_constant = iterations.find_constant_names(order)
     iteration = iterations.number_iterations(order, is_constant)
-    is_unnumbered = _mask_unnumbered_ranges(name, is_constant)
+    is_unnumbered = _mask_unnumbered_ranges(name, rank, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
     return OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
 
@@ -209,23 +209,48 @@ def _place_on_ranks(
     return of_range[order], rank[order], idle[~is_placed]
 
 
-def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
+def _mask_unnumbered_ranges(name: NameMeanings, rank: Ints, is_constant: Bools) -> Bools:
     """Return a mask of the ranges whose microbatch must be inferred from their order.
 
     These are F, B, BW and R ranges whose names contain no microbatch. On ranks whose names give
     every microbatch the same number, ranges of all phases in ``WORK`` are included. The exception
-    is a W without a microbatch, which completes all pending W and needs no number.
+    is a W without a microbatch, which completes all pending W and needs no number, unless there is
+    one such W for each B without a microbatch.
 
     Args:
         name: Meanings of the range names, one row per range.
+        rank: Rank of each range.
         is_constant: Mask of the ranges on ranks where every microbatch has the same name.
     """
     has_none = name.microbatch < 0
-    flushes_weights = (name.phase == Phase.W) & has_none
+    is_paired = _mask_paired_weights(name, rank)
+    flushes_weights = (name.phase == Phase.W) & has_none & ~is_paired
     is_counted = mask_phases(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     is_ambiguous = is_constant & mask_phases(name.phase, WORK) & ~flushes_weights
-    lacks_microbatch: Bools = is_ambiguous | (is_counted & has_none)
+    lacks_microbatch: Bools = is_ambiguous | (is_counted & has_none) | is_paired
     return lacks_microbatch
+
+
+def _mask_paired_weights(name: NameMeanings, rank: Ints) -> Bools:
+    """Return a mask of the W without a microbatch that belong to a B without a microbatch.
+
+    On each rank, a stage must have as many such W as such B.
+
+    Args:
+        name: Meanings of the range names, one row per range.
+        rank: Rank of each range.
+    """
+    is_weight, is_input = (
+        (name.phase == phase) & (name.microbatch < 0) for phase in (Phase.W, Phase.B)
+    )
+    if not (is_weight.any() and is_input.any()):
+        return np.zeros(len(name), bool)
+    stages = group_rows(rank, name.chunk, name.stage)
+    n_weights, n_inputs = (
+        np.bincount(stages.of_row[mask], minlength=len(stages)) for mask in (is_weight, is_input)
+    )
+    is_paired: Bools = is_weight & (n_weights == n_inputs)[stages.of_row]
+    return is_paired
 
 
 def _measure_step_times(
@@ -579,7 +604,7 @@ def _merge_ranges(
     - An operation lasts from the host start of its first range to the latest host end of its
       ranges. It has the name of its first range. It is cut if any of its ranges is cut.
     - If the first range is unnumbered, the microbatch is the number of earlier operations with the
-      same rank, iteration, phase, chunk and sequence.
+      same rank, iteration, phase, chunk, stage and sequence.
     - A B that never gets a W becomes a BW; see :func:`fuse_backwards`.
     - If a name contains a virtual stage but no chunk, the stage is used as the chunk.
 
@@ -603,7 +628,7 @@ def _merge_ranges(
     )
     is_cut = make_mask(count, placed_ranges.operation[named_ranges.cut[placed_ranges.range]])
     by_order = iterations.number_occurrences(
-        (first.rank, first.iteration, name.phase, name.chunk, name.sequence)
+        (first.rank, first.iteration, name.phase, name.chunk, name.stage, name.sequence)
     )
     microbatch = np.where(first.unnumbered, by_order, name.microbatch)
     phase = fuse_backwards(name.phase, (first.rank, name.chunk, name.stage, name.microbatch))

@@ -36,6 +36,8 @@ MEANINGS = {
     "stage 2 forward microbatch 7": (Phase.F, 7),
     "bwd[12]": (Phase.BW, 12),
     "dgrad 4": (Phase.B, 4),
+    "bwdA_4": (Phase.B, 4),
+    "bwdW_4": (Phase.W, 4),
     "it's a wgrad 4?*": (Phase.W, 4),
     "optimizer step": (Phase.OPTIMIZER, -1),
     "recv_forward_5": (Phase.RECV_F, 5),

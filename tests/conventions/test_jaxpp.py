@@ -1,0 +1,83 @@
+"""Profiles of JaxPP, whose range names contain the stage, and usually no microbatch."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.recognition import recognize_conventions
+from bubbleviz.model.phases import Phase
+from tests.planting import Planting, plant
+
+#: Names of the tasks as ranges, with the microbatch, and as XLA modules in domain TSL.
+RANGE, NUMBERED = "{task}_{stage}", "{task}_{stage}__{microbatch}"
+MODULE = "TSL:XlaModule:#prefix=jit({task}_{stage}),hlo_module=jit_{task}_{stage},program_id=7#"
+_OPERATION = re.compile(r"([FBW])([0-9]+)\.([0-9]+)\.0")
+
+
+def plant_jaxpp(folder: Path, schedule: str, form: str) -> float:
+    """Write one profile per rank with the names of JaxPP, and return the true ratio."""
+    planting = Planting(
+        schedule=schedule, files="rank", barrier=True, transfer_ns=20_000, communication=False
+    )
+    truth = plant(planting, folder)
+    splits = schedule == "zb-h1"
+    tasks = {"F": "fwd", "B": "bwdA" if splits else "bwd", "W": "bwdW"}
+    for rank in range(planting.stages):
+        with closing(sqlite3.connect(folder / f"rank{rank}.sqlite")) as database, database:
+            rows = database.execute("SELECT rowid, text FROM NVTX_EVENTS WHERE text NOT NULL")
+            for rowid, text in rows.fetchall():
+                name = f"after_loop_{rank}_42" if text.startswith("Optimizer") else text
+                if match := _OPERATION.fullmatch(text):
+                    phase, microbatch, chunk = match.groups()
+                    stage = int(chunk) * planting.stages + rank
+                    name = form.format(task=tasks[phase], stage=stage, microbatch=microbatch)
+                database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (name, rowid))
+    return truth.iterations[0].bubble_ratio["schedule"]
+
+
+@pytest.mark.parametrize("form", [RANGE, NUMBERED, MODULE], ids=["range", "numbered", "module"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-h1"])
+def test_planted_ratios_are_measured(schedule: str, form: str, tmp_path: Path) -> None:
+    ratio = plant_jaxpp(tmp_path, schedule, form)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.convention == "jaxpp"
+    assert report.bubble_ratio == pytest.approx(ratio, abs=1e-9)
+    assert report.schedule is not None
+    assert report.schedule.name == schedule
+    assert [rank.stage for rank in report.ranks] == [0, 1, 2, 3]
+
+
+def test_weight_gradients_get_the_microbatches_of_their_backwards(tmp_path: Path) -> None:
+    plant_jaxpp(tmp_path, "zb-h1", RANGE)
+
+    operations = bubbleviz.analyze(tmp_path).operations
+
+    for phase in (Phase.F, Phase.B, Phase.W):
+        rows = (operations.phase == phase) & (operations.rank == 1) & (operations.iteration == 0)
+        assert operations.microbatch[rows].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("names", "is_recognized"),
+    [
+        (["fwd_0", "bwd_0"], False),
+        (["fwd_0", "fwd_1", "bwd_0", "bwd_1"], False),
+        (["fwd_0", "bwd_0", "after_loop_0"], True),
+        (["fwd_0", "bwdA_0", "bwdW_0"], True),
+        (["fwd_0__3", "bwd_0__3"], True),
+    ],
+)
+def test_ambiguous_names_need_evidence(names: list[str], is_recognized: bool) -> None:
+    """Without other names of JaxPP, the number may be a microbatch."""
+    recognized = recognize_conventions(dict.fromkeys(names, 8))
+
+    assert recognized == ((built_in()["jaxpp"],) if is_recognized else ())
