@@ -26,6 +26,7 @@ from bubbleviz.schedules.plan import (
     Schedule,
     make_looped_placement,
     make_v_placement,
+    make_wave_placement,
 )
 from bubbleviz.schedules.search.makespan_bound import compute_lower_bound
 from bubbleviz.schedules.search.orders import find_shortest_orders
@@ -374,6 +375,61 @@ def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOper
     return order
 
 
+def _build_hanayo(stages: int, microbatches: int, chunks: int) -> Plan:
+    """Build Hanayo: virtual stages in w waves, each of which passes all devices down and up again.
+
+    Raises:
+        UsageError: ``chunks`` is not two per wave.
+    """
+    if chunks < 2 or chunks % 2:
+        raise UsageError(
+            f"hanayo needs two chunks per device for each wave, such as 2 or 4, not {chunks}"
+        )
+    waves = chunks // 2
+    orders = tuple(_order_hanayo(stages, microbatches, waves, device) for device in range(stages))
+    placement = make_wave_placement(stages, waves)
+    return Plan("hanayo", stages, microbatches, chunks, placement, orders)
+
+
+def _order_hanayo(stages: int, microbatches: int, waves: int, device: int) -> Order:
+    """Return the order of a single device in Hanayo.
+
+    The device alternates between operations that pass the devices upwards and operations that pass
+    them downwards. Each wave runs all microbatches. After ``p - d`` forwards downwards (fewer if
+    there are fewer microbatches), the order is up, down, up, down and so on::
+
+        down    forwards of even chunks, first wave first; then backwards of odd chunks in reverse
+        up      forwards of odd chunks, first wave first; then backwards of even chunks in reverse
+
+    Args:
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        waves: Number of waves, w.
+        device: Index of the device, d.
+    """
+    placement = make_wave_placement(stages, waves)
+    down_stages, up_stages = (
+        [stage for stage, at in enumerate(placement) if at == device and stage // stages % 2 == up]
+        for up in (0, 1)
+    )
+
+    def run_all(virtual_stages: Iterable[int], phase: Phase) -> list[PlannedOperation]:
+        """Return the operations of all microbatches, one virtual stage after another."""
+        return [
+            PlannedOperation(stage, phase, mb)
+            for stage in virtual_stages
+            for mb in range(microbatches)
+        ]
+
+    down = run_all(down_stages, _F) + run_all(reversed(up_stages), _BW)
+    up = run_all(up_stages, _F) + run_all(reversed(down_stages), _BW)
+    ahead = min(stages - device, microbatches)
+    order = down[:ahead]
+    for n, operation in enumerate(up, ahead):
+        order += [operation, *down[n : n + 1]]
+    return tuple(order)
+
+
 def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Build Chimera: two replicas in opposite directions, each with half of the microbatches.
 
@@ -686,6 +742,13 @@ SCHEDULES = (
         "Huang et al., GPipe, arXiv 1811.06965, section 2.3",
         1,
         _make_line_builder("gpipe", lambda _, m: m),
+    ),
+    Schedule(
+        "hanayo",
+        "v = 2w chunks per device, in w waves down and up. Bubble at T_F = T_B: (p-1)/(v m+p-1).",
+        "Liu et al., Hanayo, arXiv 2308.15762, section 3",
+        2,
+        _build_hanayo,
     ),
     Schedule(
         "interleaved-1f1b",

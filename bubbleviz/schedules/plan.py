@@ -174,7 +174,12 @@ def make_looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
 
 def make_v_placement(stages: int) -> tuple[int, ...]:
     """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
-    return (*range(stages), *reversed(range(stages)))
+    return make_wave_placement(stages, 1)
+
+
+def make_wave_placement(stages: int, waves: int) -> tuple[int, ...]:
+    """Return the placement of wave schedules: 0 1 .. p-1 and back, repeated for each wave."""
+    return (*range(stages), *reversed(range(stages))) * waves
 
 
 @dataclass(frozen=True)

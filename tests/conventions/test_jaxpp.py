@@ -39,7 +39,9 @@ def plant_jaxpp(folder: Path, schedule: str, form: str) -> float:
                     stage = int(chunk) * planting.stages + rank
                     name = form.format(task=tasks[phase], stage=stage, microbatch=microbatch)
                 database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (name, rowid))
-    return truth.iterations[0].bubble_ratio["schedule"]
+    ratio = truth.iterations[0].bubble_ratio["schedule"]
+    assert ratio is not None
+    return ratio
 
 
 @pytest.mark.parametrize("form", [RANGE, NUMBERED, MODULE], ids=["range", "numbered", "module"])

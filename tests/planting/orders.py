@@ -296,6 +296,30 @@ def _place_in_v(p: int) -> tuple[int, ...]:
     return (*range(p), *reversed(range(p)))
 
 
+def _make_hanayo(p: int, m: int, v: int) -> Plan:
+    """Return v/2 waves of virtual stages down and up (arXiv 2308.15762), for m >= p.
+
+    If all operations take one slot, the k-th operation downwards runs in slot 2k+d of device d, and
+    the k-th operation upwards in slot 2k+2p-1-d. These slots have different parity.
+    """
+    waves = range(v // 2)
+    slots: list[list[tuple[int, Operation]]] = [[] for _ in range(p)]
+    for device, slots_of_device in enumerate(slots):
+        for wave in waves:
+            down, up = 2 * wave * p + device, 2 * wave * p + 2 * p - 1 - device
+            last_wave = 2 * len(waves) - 1 - wave
+            for mb in range(m):
+                forward, backward = 2 * (wave * m + mb), 2 * (last_wave * m + mb)
+                slots_of_device += [
+                    (forward + device, Operation(down, F, mb)),
+                    (forward + 2 * p - 1 - device, Operation(up, F, mb)),
+                    (backward + device, Operation(up, BW, mb)),
+                    (backward + 2 * p - 1 - device, Operation(down, BW, mb)),
+                ]
+    orders = tuple(tuple(op for _, op in sorted(slot)) for slot in slots)
+    return Plan(p, m, v, _place_in_v(p) * len(waves), orders)
+
+
 def _make_zb_v(p: int, m: int, _: int) -> Plan:
     """Return ZB-V as drawn in arXiv 2401.10241, section 6.
 
@@ -444,6 +468,7 @@ SCHEDULES = {
     "dualpipe": Schedule(1, _make_dualpipe),
     "dualpipev": Schedule(2, _make_dualpipe_v),
     "gpipe": Schedule(1, _make_gpipe),
+    "hanayo": Schedule(2, _make_hanayo),
     "interleaved-1f1b": Schedule(2, _make_interleaved),
     "interleaved-zb": Schedule(2, lambda p, m, v: _make_interleaved(p, m, v, split=True)),
     "looped-bfs": Schedule(2, _make_looped_bfs),

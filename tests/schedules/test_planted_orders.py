@@ -40,6 +40,8 @@ def test_all_schedules_with_one_order_can_be_planted() -> None:
 )
 def test_both_packages_write_the_same_orders(name: str, p: int, groups: int, v: int) -> None:
     chunks = v if name.startswith(("interleaved", "combined", "looped")) else 0
+    if name == "hanayo":
+        chunks = 2 * (v - 1)
     planted = orders.make_plan(name, p, p * groups, chunks)
     rule = find_schedule(name)
     package_plan = rule.plan(p, p * groups, chunks or rule.chunks)

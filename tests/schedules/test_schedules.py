@@ -158,6 +158,59 @@ def test_our_orders_take_the_published_time() -> None:
         assert peak_activations(plan) == pytest.approx(peak, abs=1e-3)
 
 
+#: Orders of Hanayo for (p, m, w), one line per device, as Hanayo's published generator writes them.
+HANAYO = {
+    (2, 2, 1): """
+        0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1
+        1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1""",
+    (4, 4, 1): """
+        0F0 0F1 0F2 0F3 7F0 7B0 7F1 7B1 7F2 7B2 7F3 7B3 0B0 0B1 0B2 0B3
+        1F0 1F1 1F2 6F0 1F3 6F1 6B0 6F2 6B1 6F3 6B2 1B0 6B3 1B1 1B2 1B3
+        2F0 2F1 5F0 2F2 5F1 2F3 5F2 5B0 5F3 5B1 2B0 5B2 2B1 5B3 2B2 2B3
+        3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 4B0 3B0 4B1 3B1 4B2 3B2 4B3 3B3""",
+    (2, 2, 2): """
+        0F0 0F1 3F0 4F0 3F1 4F1 7F0 7B0 7F1 7B1 4B0 3B0 4B1 3B1 0B0 0B1
+        1F0 2F0 1F1 2F1 5F0 6F0 5F1 6F1 6B0 5B0 6B1 5B1 2B0 1B0 2B1 1B1""",
+}
+
+
+@pytest.mark.parametrize("sizes", HANAYO)
+def test_hanayo_has_the_published_order(sizes: tuple[int, int, int]) -> None:
+    p, m, waves = sizes
+    plan = find_schedule("hanayo").plan(p, m, 2 * waves)
+
+    lines = [
+        " ".join(f"{op.virtual_stage}{op.phase.label[0]}{op.microbatch}" for op in order)
+        for order in plan.orders
+    ]
+    assert lines == [line.strip() for line in HANAYO[sizes].strip().splitlines()]
+
+
+@given(
+    p=st.integers(1, 6),
+    waves=st.integers(1, 3),
+    extra=st.integers(0, 6),
+    times=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+)
+def test_hanayo_has_a_closed_form(p: int, waves: int, extra: int, times: tuple[int, int]) -> None:
+    """The bubble of a device is 2(p-1) times the longer of F and B of one chunk."""
+    m, v, (forward, backward) = p + extra, 2 * waves, times
+    plan = find_schedule("hanayo").plan(p, m, v)
+
+    simulation = simulate(plan, workload(plan, (forward, backward, 0)))
+
+    bubble = 2 * (p - 1) * max(times)
+    assert simulation.makespan_ns == m * v * (forward + backward) + bubble
+    if forward == backward:
+        assert simulation.schedule_ratio == pytest.approx((p - 1) / (v * m + p - 1))
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+def test_hanayo_needs_two_chunks_per_wave(chunks: int) -> None:
+    with pytest.raises(UsageError, match="two chunks per device for each wave, such as 2 or 4"):
+        find_schedule("hanayo").plan(4, 8, chunks)
+
+
 def test_what_cannot_run_is_refused() -> None:
     backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
     plan = Plan("odd", 1, 1, 1, (0,), (backward_first,))

@@ -34,7 +34,7 @@ from bubbleviz.schedules.known import schedules
 _PREFERENCE = (
     *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
-    *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
+    *("zb-v", "v-half", "v-min", "hanayo", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
 )
 _PRIORITY = {name: priority for priority, name in enumerate(_PREFERENCE)}
 #: Minimum number of W per backward in a searched order. It is below 1 because some schedulers fuse
