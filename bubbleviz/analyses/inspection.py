@@ -74,7 +74,7 @@ def inspect(
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             additions = tuple(each for each in user_conventions if not each.patterns)
-            best = choose_draft(opened, drafts, additions)
+            best = choose_draft(opened, drafts, additions, allow_inference=not followed)
             inspection = replace(inspection, suggestion=None, trial=None)
             inspection = inspection if best is None else _add_trial(inspection, *best)
         if inspection.analyzable:

@@ -49,7 +49,7 @@ _WITH_DRAFT = "--convention mine.toml"
 _MAX_PATHS_LENGTH = 400
 
 
-def draft_nothing(_: OpenFile, __: Mapping[str, int]) -> bool:
+def draft_nothing(_: OpenFile, __: Mapping[str, int], ___: bool) -> bool:
     """Return False. This is the default of ``ReadOptions.has_draft``: no draft is tried."""
     return False
 
@@ -64,8 +64,9 @@ class ReadOptions:
         keep_export: Whether to keep the exports that are made from nsys reports.
         jobs: Number of threads that read one file.
         has_draft: Function that returns whether a drafted convention works for a profile. Its
-            arguments are the open profile and how often each sampled name occurs. It must be a
-            module-level function, because the options are pickled.
+            arguments are the open profile, how often each sampled name occurs, and whether a draft
+            without backwards is sufficient. It must be a module-level function, because the options
+            are pickled.
         memory: Whether to read memory events.
         run_paths: Paths of the run, quoted for a shell, to use in suggested commands. If empty, the
             path of each profile is used.
@@ -75,7 +76,7 @@ class ReadOptions:
     cross_thread: bool = True
     keep_export: bool = False
     jobs: int = 1
-    has_draft: Callable[[OpenFile, Mapping[str, int]], bool] = draft_nothing
+    has_draft: Callable[[OpenFile, Mapping[str, int], bool], bool] = draft_nothing
     memory: bool = False
     run_paths: str = ""
 
@@ -268,7 +269,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
         if (
             len(missing_passes) == 1
             and not requested
-            and options.has_draft(file, file.sample(("*",)))
+            and options.has_draft(file, file.sample(("*",)), False)
         ):
             # The convention recognizes only one pass, so no ratio can be computed. A draft
             # recognizes both.
@@ -426,7 +427,7 @@ def _explain_missing_names(
         remedy = explanation
     elif any(convention.patterns for convention in options.conventions):
         remedy = "change the patterns in your convention, or leave it out"
-    elif len(missing_passes) == 1 or options.has_draft(file, sample):
+    elif len(missing_passes) == 1 or options.has_draft(file, sample, True):
         # Long messages are truncated, so a command with many paths would be incomplete.
         paths = (
             options.run_paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from bubbleviz.conventions.name_words import generate_drafts
 from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.terminal import WIDTH
+from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import edit_database, read_columns
 from tests.support.nsys_exports import C, K, R, write_profile
@@ -188,6 +190,22 @@ def test_without_a_working_draft_a_command_that_works_is_named(
     assert inspection.suggestion is None
     assert inspection.trial is None
     assert f"bubbleviz idle {run}" in " ".join(cli.printed("inspect", str(run)).split())
+
+
+@pytest.mark.parametrize("name", ["forward pass", "layer_#_forward"])
+def test_forwards_of_inference_are_drafted(name: str, tmp_path: Path) -> None:
+    """All compute time belongs to forwards, so no backward can be missing."""
+    planting = Planting(inference=True, optimizer_ns=-1, layers=(100,) * 8, layer_counts=(2,) * 4)
+    plant(replace(planting, layer_names="layer_{}_forward"), tmp_path)
+    run = tmp_path / "node0.sqlite"
+    shown = "work" if "layer" in name else name
+    edit_database(run, f"UPDATE NVTX_EVENTS SET text = '{shown}' WHERE text GLOB 'F[0-9]*'")
+
+    draft, ratio = _try_draft(run, tmp_path)
+
+    # The 16 microbatches of both iterations pass four stages without a backward.
+    assert f"such as '{name.replace('#', '0')}'" in draft
+    assert ratio == pytest.approx(3 / (16 + 3))
 
 
 def test_numbers_in_transfer_names_mean_the_same_as_in_names_of_work() -> None:
