@@ -392,8 +392,9 @@ def _add_limitations(
     transfer_stage = find_transfer_stages(staged)
     if not is_contradicted and not stages_missing:
         stages_missing = transfers_with_missing_stages(staged, transfer_stage)
-    if stages_missing:
-        has_column = virtual_stages.get_declared_stages(inputs.recordings) is not None
+    has_column = virtual_stages.get_declared_stages(inputs.recordings) is not None
+    # If files state the size of the run as well as stages, the missing ranks are listed below.
+    if stages_missing and not (has_column and inputs.world_size):
         notes = (*notes, _STAGES_OF_TABLE_MISSING if has_column else _STAGES_MISSING)
     is_inferred = inputs.named_stages is None and not is_contradicted
     if is_inferred and receives_from_earlier_stage(staged, transfer_stage):

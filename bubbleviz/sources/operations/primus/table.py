@@ -93,7 +93,7 @@ def make_table(dump: Dump) -> OperationTable:
     passes = _fuse_passes(passes)
     source = Source(
         path=dump.path,
-        host="primus",
+        host="table",
         host_known=False,
         format="primus",
         session_clock_ns=0,
