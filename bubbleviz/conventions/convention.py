@@ -24,6 +24,7 @@ NUMBER_GROUPS = (
     "second_stage",
     "tokens",
     "second_tokens",
+    "layer",
 )
 
 
@@ -45,7 +46,8 @@ class Pattern:
         receives: Whether communication with this name waits for data from a peer. If None, the
             phase decides.
         part: Whether a matching range is only one part of an operation, such as one layer of a
-            forward. Consecutive ranges of the same phase are joined into one operation.
+            forward. Consecutive ranges of the same phase are joined into one operation. A number in
+            the group ``layer`` shows where the next operation starts.
         stands_in: Whether a matching range counts as an operation only if no other convention names
             complete operations. If another convention does, the range may be nested inside a range
             of that convention.

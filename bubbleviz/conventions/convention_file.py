@@ -21,7 +21,8 @@ counter-examples.
 The named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank, tokens``. A range
 that fuses two operations can also have ``second_microbatch, second_chunk, second_stage`` and
 ``second_tokens``. ``tokens`` is the number of tokens that the operation processes, and
-``second_tokens`` is added to that number. A pattern with the group ``iteration`` and no phase marks
+``second_tokens`` is added to that number. ``layer`` is the number of the layer that a part of an
+operation runs. A pattern with the group ``iteration`` and no phase marks
 iterations. With ``iteration = "by order"``, a matching range that contains both a forward and a
 backward is an iteration. Iterations found this way are numbered in chronological order on each
 thread.
@@ -30,7 +31,8 @@ thread.
 - ``receives = false`` (or ``true``): States whether a communication range waits for data from a
   peer. By default, the phase of the range decides.
 - ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
-  phase are joined into one operation.
+  phase are joined into one operation. If names contain a ``layer``, an operation ends before a
+  smaller layer in a forward, and before a larger layer in a backward.
 - ``stands_in = true``: The range counts as an operation only if no other convention names complete
   operations. If another convention does, the range may be nested inside a range of that convention.
 

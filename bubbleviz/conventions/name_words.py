@@ -140,7 +140,7 @@ class NameShape:
           group, only the first one gets the group.
         - If no number is the microbatch, the first number directly after the name of a pass
           (``forward 3``) becomes the microbatch. This does not apply to parts of operations.
-        - All other numbers, such as layer numbers and line numbers, get no group.
+        - All other numbers, such as line numbers, get no group.
 
         Args:
             batch: Group for a number after the word "batch": "microbatch" or "iteration".
@@ -168,12 +168,14 @@ class NameShape:
     def _infer_group(self, index: int, batch: str) -> str:
         """Return the group that the words before a number imply, or "" if unknown.
 
-        Measurements and part numbers have no group. A number that reaches 10,000 cannot be a
-        microbatch.
+        Measurements have no group. The number of a part, such as a layer, has the group "layer". A
+        number that reaches 10,000 cannot be a microbatch.
         """
         piece = self._get_prefix(index)
-        if self.is_measure[index] or self.is_part_number(index):
+        if self.is_measure[index]:
             return ""
+        if self.is_part_number(index):
+            return "layer"
         if index == self.batch_index and self.n_distinct[index] > 1:
             return batch
         group = next(

@@ -46,6 +46,7 @@ class NameMeanings(Table):
     second_stage: Ints
     tokens: Ints
     second_tokens: Ints
+    layer: Ints
     post_validation: Bools
     receives: Bools
     part: Bools

@@ -171,7 +171,9 @@ def _number_operations(
     is_constant = iterations.find_constant_names(order)
     iteration = iterations.number_iterations(order, is_constant)
     is_unnumbered = _mask_unnumbered_ranges(name, rank, is_constant)
-    operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
+    operation = _group_ranges(
+        order, iteration, is_unnumbered & ~name.part, name.part, _rank_layers(name)
+    )
     return OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
 
 
@@ -484,8 +486,23 @@ def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> 
     return inferred
 
 
+def _rank_layers(name: NameMeanings) -> Ints:
+    """Return the position of each part's layer in its pass, or -1 if the name has no layer.
+
+    Forwards run layers in ascending order, and backwards in descending order. Only the order of the
+    positions within a pass matters.
+    """
+    largest = int(name.layer.max(initial=0))
+    is_backward = mask_phases(name.phase, BACKWARD)
+    return np.where(is_backward & (name.layer >= 0), largest - name.layer, name.layer)
+
+
 def _group_ranges(
-    order: iterations.HostOrder, iteration: Ints, is_single: Bools, is_part: Bools
+    order: iterations.HostOrder,
+    iteration: Ints,
+    is_single: Bools,
+    is_part: Bools,
+    layer_position: Ints,
 ) -> Ints:
     """Join consecutive ranges with equal keys into operations (step 4).
 
@@ -503,14 +520,16 @@ def _group_ranges(
       range between them.
     - A range in ``is_single`` never shares its operation with another range.
     - A counted range in ``is_part`` starts a new operation if there is a transfer between it and
-      the previous counted range.
+      the previous counted range, or if its layer precedes the layer of the previous counted range.
 
     Args:
         order: Ranges of all ranks, sorted by (rank, host start).
         iteration: Iteration of each range.
         is_single: Mask of the ranges that are complete operations.
         is_part: Mask of the ranges whose names denote only a part of an operation. These names
-            contain no microbatch, so only a transfer shows where the next operation starts.
+            contain no microbatch, so only a transfer or the layer shows where the next operation
+            starts.
+        layer_position: Position of each range's layer in its pass, or -1 if the name has no layer.
 
     Returns:
         Operation index of each range. Operations are numbered in order of their first ranges,
@@ -522,7 +541,9 @@ def _group_ranges(
     is_new_key = key[counted[1:]] != key[counted[:-1]]
     n_transfers = np.cumsum(order.transfer)[counted]
     after_transfer = is_part[counted[1:]] & (np.diff(n_transfers) > 0)
-    starts[1:] = is_new_key | is_single[counted[1:]] | after_transfer
+    later, earlier = layer_position[counted[1:]], layer_position[counted[:-1]]
+    is_earlier_layer = is_part[counted[1:]] & (later >= 0) & (later < earlier)
+    starts[1:] = is_new_key | is_single[counted[1:]] | after_transfer | is_earlier_layer
     # Counted ranges of one operation share a run number. Every counted range starts a new run of
     # uncounted ranges.
     run: Ints = np.cumsum(order.counted)

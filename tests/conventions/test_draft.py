@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,20 +191,61 @@ def test_without_a_working_draft_a_command_that_works_is_named(
     assert f"bubbleviz idle {run}" in " ".join(cli.printed("inspect", str(run)).split())
 
 
+@pytest.mark.parametrize("communication", [False, True])
 @pytest.mark.parametrize("name", ["forward pass", "layer_#_forward"])
-def test_forwards_of_inference_are_drafted(name: str, tmp_path: Path) -> None:
+def test_forwards_of_inference_are_drafted(name: str, communication: bool, tmp_path: Path) -> None:
     """All compute time belongs to forwards, so no backward can be missing."""
-    planting = Planting(inference=True, optimizer_ns=-1, layers=(100,) * 8, layer_counts=(2,) * 4)
-    plant(replace(planting, layer_names="layer_{}_forward"), tmp_path)
+    planting = Planting(
+        inference=True,
+        optimizer_ns=-1,
+        layers=(100,) * 8,
+        layer_counts=(2,) * 4,
+        layer_names="layer_{}_forward",
+        communication=communication,
+    )
+    plant(planting, tmp_path)
     run = tmp_path / "node0.sqlite"
-    shown = "work" if "layer" in name else name
-    edit_database(run, f"UPDATE NVTX_EVENTS SET text = '{shown}' WHERE text GLOB 'F[0-9]*'")
+    enclosing = "work" if "layer" in name else name
+    edit_database(run, f"UPDATE NVTX_EVENTS SET text = '{enclosing}' WHERE text GLOB 'F[0-9]*'")
 
     draft, ratio = _try_draft(run, tmp_path)
 
     # The 16 microbatches of both iterations pass four stages without a backward.
     assert f"such as '{name.replace('#', '0')}'" in draft
     assert ratio == pytest.approx(3 / (16 + 3))
+
+
+@pytest.mark.parametrize(
+    ("names", "first_parts"),
+    [
+        (("fwd 0", "fwd 1", "fwd 0", "fwd 1"), [0, 2]),
+        (("fwd 0", "fwd 0", "fwd 1", "fwd 0"), [0, 3]),
+        (("fwd 0", "fwd 1", "bwd 1", "bwd 0", "bwd 1", "bwd 0"), [0, 2, 4]),
+    ],
+)
+def test_layers_show_where_the_next_operation_starts(
+    names: tuple[str, ...], first_parts: list[int], tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.toml"
+    pattern = """
+        [[pattern]]
+        match = '^(?P<phase>fwd|bwd) (?P<layer>[0-9]+)$'
+        part = true
+        phases = {fwd = "F", bwd = "BW"}
+    """
+    mine.write_text(f"name = 'mine'\n{pattern}")
+    times = range(0, 100 * len(names), 100)
+    path = write_profile(
+        tmp_path,
+        [K(start + 10, start + 90, n) for n, start in enumerate(times)],
+        [C(start + 1, start + 2, n) for n, start in enumerate(times)],
+        [R(start, start + 5, name) for start, name in zip(times, names, strict=True)],
+    )
+
+    operations = bubbleviz.analyze(path, convention=mine).operations
+
+    starts_ns = operations.start_ns - operations.start_ns[0]
+    assert starts_ns.tolist() == [100 * part for part in first_parts]
 
 
 def test_numbers_in_transfer_names_mean_the_same_as_in_names_of_work() -> None:
