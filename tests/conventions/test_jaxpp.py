@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bubbleviz
@@ -14,6 +15,10 @@ from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.recognition import recognize_conventions
 from bubbleviz.model.phases import Phase
 from tests.planting import Planting, plant
+from tests.planting.orders import make_plan
+from tests.planting.programs import make_barrier, simulate
+from tests.support.stage_times import make_durations
+from tests.support.xla_files import E, L, P, make_space
 
 #: Names of the tasks as ranges, with the microbatch, and as XLA modules in domain TSL.
 RANGE, NUMBERED = "{task}_{stage}", "{task}_{stage}__{microbatch}"
@@ -66,6 +71,40 @@ def test_weight_gradients_get_the_microbatches_of_their_backwards(tmp_path: Path
     for phase in (Phase.F, Phase.B, Phase.W):
         rows = (operations.phase == phase) & (operations.rank == 1) & (operations.iteration == 0)
         assert operations.microbatch[rows].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(("schedule", "backward"), [("1f1b", "bwd"), ("zb-h1", "bwdA")])
+def test_modules_of_an_xla_profile_are_tasks(schedule: str, backward: str, tmp_path: Path) -> None:
+    """Instructions inside the modules have paths, too, but these name only parts of the tasks."""
+    durations = make_durations(30_000, 20_000, 25_000, optimizer_ns=40_000)
+    simulation = simulate(
+        [make_plan(schedule, 4, 8)] * 2, durations, optimizer=True, gate=make_barrier(4)
+    )
+    tasks = {Phase.F: "fwd", Phase.B: backward, Phase.BW: backward, Phase.W: "bwdW"}
+    planes = []
+    for device in range(4):
+        rows = simulation.take(simulation.device == device)
+        modules, instructions, paths = [], [], {}
+        columns = (rows.virtual_stage, rows.phase, rows.start_ns + 5000, rows.end_ns + 5000)
+        for stage, phase, start_ns, end_ns in zip(*map(np.ndarray.tolist, columns), strict=True):
+            task = f"{tasks.get(phase, 'after_loop')}_{stage}"
+            modules.append(E(f"jit_{task}({phase})", start_ns, end_ns))
+            instructions.append(E(f"fusion.{phase}", start_ns, end_ns))
+            paths[f"fusion.{phase}"] = {"tf_op": f"jit({task})/jvp(layer)/dot:"}
+        lines = [L("XLA Modules", modules, 2), L("XLA Ops", instructions, 3)]
+        planes.append(P(f"/device:TPU:{device}", lines, {"device_type_string": "TPU v5"}, paths))
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(make_space(planes))
+
+    report = bubbleviz.analyze(path)
+
+    first = simulation.take((simulation.iteration == 0) & np.isin(simulation.phase, list(tasks)))
+    window_ns = first.end_ns.max() - first.start_ns.min()
+    ratio = 1 - (first.end_ns - first.start_ns).sum() / (4 * window_ns)
+    assert report.convention == "jaxpp"
+    assert report.schedule is not None
+    assert report.schedule.name == schedule
+    assert report.iterations[0].ratios["schedule"].value == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(
