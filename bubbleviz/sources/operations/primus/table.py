@@ -122,36 +122,34 @@ def _read_passes(dump: Dump, number: int, iteration: DumpedIteration, prefix: st
     Raises:
         ProfileError: Lists have different lengths, or a number is impossible.
     """
-    lists = {name: getattr(iteration, f"{prefix}_{name}") for name in ("start", "end")}
-    count = len(lists["start"])
-    for name in ("minibatch", "chunk"):
-        if numbers := getattr(iteration, f"{prefix}_{name}"):
-            lists[name] = numbers
-    different = next((name for name, values in lists.items() if len(values) != count), None)
-    if different is not None:
-        raise ProfileError(
-            f"{dump.path}: iteration {number} has {count:,} values in {prefix}_start, but "
-            f"{len(lists[different]):,} in {prefix}_{different}; copy the file again"
-        )
-    start_ns, end_ns = (
-        _place_in_slot(dump, number, f"{prefix}_{name}", lists[name]) for name in ("start", "end")
+    start_ms, end_ms, microbatches, chunks = (
+        getattr(iteration, f"{prefix}_{name}") for name in ("start", "end", "minibatch", "chunk")
     )
+    count = len(start_ms)
+    for name, values in (("end", end_ms), ("minibatch", microbatches), ("chunk", chunks)):
+        # Microbatches and chunks may be missing altogether.
+        if len(values) != count and (values or name == "end"):
+            raise ProfileError(
+                f"{dump.path}: iteration {number} has {count:,} values in {prefix}_start, but "
+                f"{len(values):,} in {prefix}_{name}; copy the file again"
+            )
+    start_ns = _place_in_slot(dump, number, f"{prefix}_start", start_ms)
+    end_ns = _place_in_slot(dump, number, f"{prefix}_end", end_ms)
     if (end_ns < start_ns).any():
         raise ProfileError(
             f"{dump.path}: iteration {number} has a pass in {prefix}_end that ends before it "
             "starts; copy the file again"
         )
-    by_order = {}
-    if "minibatch" not in lists or "chunk" not in lists:
-        microbatch, chunk = _number_by_order(dump, number, count, is_forward=prefix == "fwd")
-        by_order = {"minibatch": microbatch, "chunk": chunk}
+    if not (microbatches and chunks):
+        is_forward = prefix == "fwd"
+        microbatches, chunks = _number_by_order(dump, number, count, is_forward=is_forward)
     return _Passes(
         iteration=make_constant(number, count),
         phase=make_constant(_PHASES[prefix], count),
         start_ns=start_ns,
         end_ns=end_ns,
-        microbatch=np.array(lists.get("minibatch", by_order.get("minibatch")), np.int64),
-        chunk=np.array(lists.get("chunk", by_order.get("chunk")), np.int64),
+        microbatch=np.array(microbatches, np.int64),
+        chunk=np.array(chunks, np.int64),
         second_microbatch=make_constant(NONE, count),
         second_chunk=make_constant(NONE, count),
     )
