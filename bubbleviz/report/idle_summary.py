@@ -124,6 +124,7 @@ class CopyEntry(Struct, frozen=True):
         count: Number of copies.
         bytes: Number of bytes copied, or None if the size of any copy is unknown.
         time_ns: Sum of the durations of all copies, including those that ran concurrently.
+        exposed_ns: Part of ``time_ns`` during which no kernel ran on the copy's device.
         gb_per_s: Throughput in gigabytes per second, or None if ``bytes`` is unknown.
     """
 
@@ -133,6 +134,7 @@ class CopyEntry(Struct, frozen=True):
     count: Count
     bytes: Count | None
     time_ns: int
+    exposed_ns: int
     gb_per_s: Finite | None
 
 

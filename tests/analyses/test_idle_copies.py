@@ -15,7 +15,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.copies import CopyTotal, describe_longest, format_size, merge_totals
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.report import IdleMeasurement
-from bubbleviz.analyses.idle.text import first_screen, sections
+from bubbleviz.analyses.idle.text import first_screen, list_tables, sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import render_plain_text
@@ -83,11 +83,103 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         "count": 2,
         "bytes": 3 * MB,
         "time_ns": 60_000,
+        "exposed_ns": 60_000,
         "gb_per_s": 50.0,
     }
     screen = render_plain_text(first_screen(report))
     assert "Copies by direction and memory (2 of 6; -v)" in screen
     assert "50.00" in screen
+
+
+def test_a_copy_is_exposed_while_no_kernel_runs(tmp_path: Path) -> None:
+    kernels = [K(0, 10_000, 1), K(20_000, 30_000, 2), K(25_000, 50_000, 3, stream=2)]
+    copies = [
+        M(8_000, 22_000, 4, size=100, memory=(PINNED, DEVICE), stream=3),
+        M(5_000, 12_000, 5, size=100, memory=(PINNED, DEVICE), stream=4),
+        M(30_000, 40_000, 6, kind=2, size=100, memory=(DEVICE, PAGEABLE), stream=4),
+        M(49_000, 60_000, 7, kind=8, size=100, memory=(DEVICE, DEVICE), stream=3),
+    ]
+    calls = [C(0, 1, number) for number in range(1, 8)]
+    report = bubbleviz.idle([write_profile(tmp_path, kernels, calls, copies=copies)])
+
+    times = [(total.direction, total.time_ns, total.exposed_ns) for total in report.copies()]
+    assert times == [
+        (Direction.HOST_TO_DEVICE, 21_000, 10_000 + 2_000),
+        (Direction.DEVICE_TO_DEVICE, 11_000, 10_000),
+        (Direction.DEVICE_TO_HOST, 10_000, 0),
+    ]
+
+
+def write_two_devices(folder: Path, copied_bytes: int) -> Path:
+    kernels = [K(0, 1_000, 1), K(0, 1_000, 2, device=1)]
+    kernels += [K(90_000, 100_000, 3), K(90_000, 100_000, 4, device=1)]
+    copies = [
+        M(2_000, 3_000, 5, size=copied_bytes, memory=(PINNED, DEVICE)),
+        M(2_000, 62_000, 6, size=copied_bytes, memory=(PAGEABLE, DEVICE), device=1),
+        M(70_000, 70_500, 7, kind=2, size=MB, memory=(DEVICE, PINNED), device=1),
+    ]
+    calls = [C(0, 1, number) for number in range(1, 8)]
+    return write_profile(folder, kernels, calls, copies=copies)
+
+
+def test_the_text_and_the_page_list_the_copies_of_each_device(tmp_path: Path) -> None:
+    report = bubbleviz.idle([write_two_devices(tmp_path, 3 * MB)])
+
+    text = render_plain_text(sections(report, 12))
+    table = text[text.index("Copies by device") :].splitlines()
+    assert table[1].split() == [
+        "device",
+        "direction",
+        "from",
+        "to",
+        "ms",
+        "exposed",
+        "ms",
+        "moved",
+        "GB/s",
+    ]
+    rows = [line.split()[2:] for line in table[3:6]]
+    assert [" ".join(row) for row in rows] == [
+        "1 host to device pageable device 0.060 0.060 3.00 MB 50.00",
+        "0 host to device pinned device 0.001 0.001 3.00 MB 3,000.00",
+        "1 device to host device pinned 0.001 0.001 1.00 MB 2,000.00",
+    ]
+    assert {"Copies", "Copies by device"} <= set(list_tables(report))
+    ranks = json.loads(as_json(report, 1))["ranks"]
+    assert [[copy["exposed_ns"] for copy in rank["copies"]] for rank in ranks] == [
+        [1_000],
+        [60_000, 500],
+    ]
+
+
+def test_the_table_by_device_is_left_out_for_one_device(tmp_path: Path) -> None:
+    copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
+    report = bubbleviz.idle([copied(tmp_path, copy)])
+
+    assert "Copies by device" not in render_plain_text(sections(report, 12))
+    assert "Copies by device" not in list_tables(report)
+
+
+@pytest.mark.parametrize(("end_ns", "is_shown"), [(3_000, True), (2_999, False)])
+def test_the_first_screen_lists_copies_exposed_for_one_percent(
+    end_ns: int, is_shown: bool, tmp_path: Path
+) -> None:
+    copy = M(2_000, end_ns, 3, size=MB, memory=(PINNED, DEVICE))
+    report = bubbleviz.idle([copied(tmp_path, copy)])
+
+    assert ("Copies by direction" in render_plain_text(first_screen(report))) == is_shown
+
+
+def test_the_markdown_summary_lists_copies(tmp_path: Path) -> None:
+    copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
+
+    bubbleviz.idle([copied(tmp_path, copy)]).save(tmp_path / "idle.md")
+    bubbleviz.idle([copied(tmp_path, name="none.sqlite")]).save(tmp_path / "none.md")
+
+    assert (
+        "| host to device | pinned | device | 0.060 | 0.060 |" in (tmp_path / "idle.md").read_text()
+    )
+    assert "Copies by direction" not in (tmp_path / "none.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +214,19 @@ def test_there_is_no_advice_to_pin_pinned_memory(tmp_path: Path) -> None:
 
     assert "from pinned memory" not in " ".join(advice(report))
     assert "host to device (pinned), 3.00 MB at 50 GB/s" in advice(report)[0]
+
+
+def test_advice_on_exposed_copies_ignores_copies_that_kernels_hide(tmp_path: Path) -> None:
+    kernels = [K(0, 50_000, 1), K(90_000, 100_000, 2)]
+    copies = [
+        M(1_000, 50_000, 3, size=3 * MB, memory=(PINNED, DEVICE), stream=2),
+        M(60_000, 85_000, 4, kind=8, size=3 * MB, memory=(DEVICE, DEVICE)),
+    ]
+    calls = [C(0, 1, number) for number in range(1, 5)]
+    path = write_profile(tmp_path, kernels, calls, copies=copies)
+
+    sentences = " ".join(advice(bubbleviz.idle([path])))
+    assert "while no kernel runs: 100.00 % of the copy time is device to device" in sentences
 
 
 @pytest.mark.parametrize("column", ["srcKind", "dstKind"])
@@ -294,13 +399,13 @@ def test_xla_details_give_bytes_and_memory(text: str, expected: object) -> None:
 
 
 def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOWN) -> CopyTotal:
-    return CopyTotal(direction, Memory.UNKNOWN, Memory.UNKNOWN, 1, size, ns)
+    return CopyTotal(direction, Memory.UNKNOWN, Memory.UNKNOWN, 1, size, ns, ns // 2)
 
 
 def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
     assert merge_totals([]) == ()
     (merged,) = merge_totals([total(5, 1), total(6, 2)])
-    assert (merged.count, merged.size, merged.time_ns) == (2, 3, 11)
+    assert (merged.count, merged.size, merged.time_ns, merged.exposed_ns) == (2, 3, 11, 5)
     (merged,) = merge_totals([total(5, 1), total(6, None)])
     assert merged.size is None
     shorter, longer = total(5, direction=Direction.PEER_TO_PEER), total(6)

@@ -25,8 +25,8 @@ _DAMAGED = frozenset(
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters of an activity name.
 _MAX_NAME = 60
-#: An activity, exposed communication or copies are mentioned if they take at least this share of
-#: the time.
+#: An activity, exposed communication or exposed copies are mentioned if they take at least this
+#: share of the time.
 SHARE = 0.1
 #: Advice for devices that are busy but do not compute.
 _WAITING = (
@@ -199,7 +199,7 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     else:
         other_ns = communication_ns - waiting_ns
         times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + _suggest_nccl(measurement))]
-    remedy = copies.describe_longest(measurement.copies()) or _COPY_LESS
+    remedy = copies.describe_longest(measurement.copies(), exposed=True) or _COPY_LESS
     times.append((measurement.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
     span_ns = measurement.span_ns
     return [

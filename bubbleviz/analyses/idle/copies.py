@@ -9,6 +9,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.model import intervals
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.copies import Copies, Direction, Memory
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.profile import Activities
@@ -43,6 +44,8 @@ class CopyTotal:
         count: Number of copies.
         size: Number of bytes, or None if the size of any copy is unknown.
         time_ns: Sum of the durations. Concurrent copies are counted separately.
+        exposed_ns: Part of ``time_ns`` during which no kernel ran on the device. Kernels hide the
+            rest.
     """
 
     direction: Direction
@@ -51,6 +54,7 @@ class CopyTotal:
     count: int
     size: int | None
     time_ns: int
+    exposed_ns: int
 
     @property
     def is_known(self) -> bool:
@@ -77,7 +81,10 @@ class CopyTotal:
 
 
 def sum_copies(
-    copies: Copies | None, activities: Activities, device: Device
+    copies: Copies | None,
+    activities: Activities,
+    device: Device,
+    kernels: Sequence[intervals.Intervals],
 ) -> tuple[CopyTotal, ...]:
     """Sum the copies in a device's span by direction and memory kind, longest total first.
 
@@ -88,6 +95,7 @@ def sum_copies(
         copies: Copies in the profile, or None if it records no details of copies.
         activities: All kernels in the profile, followed by all copies.
         device: The device.
+        kernels: Times at which kernels ran on the device, such as compute and communication.
     """
     if copies is None or not len(copies):
         return ()
@@ -102,6 +110,8 @@ def sum_copies(
     count = np.bincount(groups.of_row, minlength=len(groups)).tolist()
     n_unknown = np.bincount(groups.of_row[span_copies.size < 0], minlength=len(groups)).tolist()
     sums_ns = intervals.group_sum(groups.of_row, len(groups), time_ns)
+    exposed_ns = time_ns - _measure_hidden(kernels, start_ns[is_inside], end_ns[is_inside])
+    exposed_sums_ns = intervals.group_sum(groups.of_row, len(groups), exposed_ns)
     sizes = intervals.group_sum(groups.of_row, len(groups), np.maximum(span_copies.size, 0))
     totals = [
         CopyTotal(
@@ -111,10 +121,18 @@ def sum_copies(
             count[group],
             None if n_unknown[group] else int(sizes[group]),
             int(sums_ns[group]),
+            int(exposed_sums_ns[group]),
         )
         for group, row in enumerate(groups.first.tolist())
     ]
     return merge_totals(totals) if any(total.is_known for total in totals) else ()
+
+
+def _measure_hidden(kernels: Sequence[intervals.Intervals], start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return how much of each copy's time a kernel ran on the device, in ns."""
+    first_ns, last_ns = (np.concatenate(bounds) for bounds in zip(*kernels, strict=True))
+    running = intervals.union(first_ns, last_ns)
+    return intervals.measure_within(running, start_ns, end_ns)
 
 
 def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
@@ -136,27 +154,33 @@ def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
             count=earlier.count + total.count,
             size=None if unknown else (earlier.size or 0) + (total.size or 0),
             time_ns=earlier.time_ns + total.time_ns,
+            exposed_ns=earlier.exposed_ns + total.exposed_ns,
         )
     return tuple(sorted(sums.values(), key=lambda total: (-total.time_ns, total.label)))
 
 
-def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
+def describe_longest(totals: Sequence[CopyTotal], *, exposed: bool = False) -> str | None:
     """Return a hint on how to shorten the kind of copy that takes the most time.
 
-    Copies whose direction is unknown are not considered. The hint is None if the longest total is
-    below ``_MIN_SHARE`` of the time of all copies.
+    Copies whose direction is unknown are not considered. On ties, the first total wins. The hint is
+    None if the longest total is below ``_MIN_SHARE`` of the time of all copies.
 
     Args:
-        totals: Copy totals, one per direction and memory kind, longest total first.
+        totals: Copy totals, one per direction and memory kind.
+        exposed: Whether only the time during which no kernel ran counts.
     """
-    sum_ns = sum(total.time_ns for total in totals)
+
+    def get_time(total: CopyTotal) -> int:
+        return total.exposed_ns if exposed else total.time_ns
+
+    sum_ns = sum(map(get_time, totals))
     directed = [total for total in totals if total.direction is not Direction.UNKNOWN]
-    if not directed or directed[0].time_ns < _MIN_SHARE * sum_ns:
+    longest = max(directed, key=get_time, default=None)
+    if longest is None or get_time(longest) < max(_MIN_SHARE * sum_ns, 1):
         return None
-    longest = directed[0]
     size_text = "" if longest.size is None else f", {format_size(longest.size)}"
     rate = "" if longest.bytes_per_ns is None else f" at {longest.bytes_per_ns:,.3g} GB/s"
-    share_text = format_percent(longest.time_ns / sum_ns)
+    share_text = format_percent(get_time(longest) / sum_ns)
     subject = f"{share_text} of the copy time is {longest.label}{size_text}{rate}"
     return f"{subject}; {_suggest_remedy(longest)}"
 

@@ -116,7 +116,9 @@ def measure_device(
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
         work=_sum_work(activities, device, works, options.kinds),
-        copies=sum_copies(evidence.copies, activities, device),
+        copies=sum_copies(
+            evidence.copies, activities, device, (times["compute"], times["communication"])
+        ),
         launch_queue=_measure_recorded_queue(profile, device, evidence),
     )
 

@@ -231,6 +231,7 @@ def _make_copy_entry(total: CopyTotal) -> CopyEntry:
         count=total.count,
         bytes=total.size,
         time_ns=total.time_ns,
+        exposed_ns=total.exposed_ns,
         gb_per_s=total.bytes_per_ns,
     )
 

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bubbleviz.analyses.idle.advice import (
-    SHARE,
     advice,
     describe_device_recording,
     describe_division,
     make_title,
 )
-from bubbleviz.analyses.idle.copies import format_size
+from bubbleviz.analyses.idle.copies import CopyTotal, format_size
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import (
     BUSY,
@@ -60,6 +59,8 @@ _MAX_ROWS = _Rows(devices=16, activities=12, waits=6, kernels=25)
 _FILLED_FIRST = ("kernels", "activities", "devices", "waits")
 #: Maximum number of rows for copies on one screen.
 _MAX_COPY_ROWS = 2
+#: The first screen lists copies if they are exposed for at least this fraction of the span.
+_MIN_EXPOSED_COPIES = 0.01
 #: Columns of the device table on the first screen.
 _FIRST_SCREEN_COLUMNS = (
     "device",
@@ -69,6 +70,8 @@ _FIRST_SCREEN_COLUMNS = (
     "exp. copy %",
     "idle %",
 )
+#: Columns of the copy table on the first screen, which fit on a terminal with 80 columns.
+_FIRST_SCREEN_COPY_COLUMNS = ("direction", "from", "to", "ms", "exposed ms", "moved", "GB/s")
 #: Maximum number of characters in names, activities, kernel names, paths and headers.
 _NAME, _ACTIVITY, _KERNEL, _PATH, _HEADER = 40, 60, 56, 160, 24
 #: Minimum width of kernel names. Narrower terminals drop other columns first.
@@ -116,8 +119,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
         yield make_device_table(measurement, top)
         yield from _compare_devices(measurement, top)
     yield from _list_kernels(measurement, top)
-    if measurement.copies():
-        yield make_copy_table(measurement, top)
+    yield from _list_copies(measurement, top)
     if measurement.activities:
         yield make_activity_table(measurement, top)
     yield from _list_waits(measurement, top)
@@ -141,6 +143,7 @@ def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
         yield make_device_table(measurement, _MANY_ROWS.devices)
         yield blocks.make_bullets(TERMS)
     tables = [make_kernel_table(measurement, _MANY_ROWS.kernels)]
+    tables += _list_copies(measurement, _MANY_ROWS.devices)
     if measurement.activities:
         tables.append(make_activity_table(measurement, _MANY_ROWS.activities))
     for table in tables:
@@ -230,12 +233,12 @@ def _list_first_blocks(
         yield blocks.Sentence(f"{device.label}, {blocks.format_ms(device.span_ns)} ms")
     else:
         table = make_device_table(measurement, rows.devices, hint)
-        first = [{name: row[name] for name in _FIRST_SCREEN_COLUMNS} for row in table.rows]
-        yield replace(table, rows=first)
+        yield replace(table, rows=_select_columns(table, _FIRST_SCREEN_COLUMNS))
     yield from _list_kernels(measurement, rows.kernels, hint, max_name)
-    exposed_ns = measurement.summed("exposed_copy_ns")
-    if measurement.copies() and exposed_ns >= SHARE * measurement.span_ns > 0:
-        yield make_copy_table(measurement, _MAX_COPY_ROWS, hint)
+    exposed_ns = sum(total.exposed_ns for total in measurement.copies())
+    if exposed_ns >= _MIN_EXPOSED_COPIES * measurement.span_ns > 0:
+        copy_table = make_copy_table(measurement, _MAX_COPY_ROWS, hint)
+        yield replace(copy_table, rows=_select_columns(copy_table, _FIRST_SCREEN_COPY_COLUMNS))
     if measurement.activities:
         table = make_activity_table(measurement, rows.activities, hint)
         # The first screen leaves out the last two rows: an empty row and the sum.
@@ -250,6 +253,11 @@ def _list_first_blocks(
     yield blocks.Sentence(
         "More: -v (all tables, full kernel names); -o idle.html, -o idle.svg", style="dim"
     )
+
+
+def _select_columns(table: blocks.Table, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table with only the named columns."""
+    return [{name: row[name] for name in names} for row in table.rows]
 
 
 def _list_kernels(
@@ -334,26 +342,73 @@ def make_kernel_table(
     return replace(table, min_widths={"kernel": _MIN_KERNEL})
 
 
+def _list_copies(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Table]:
+    """Yield the table of copies, and the copies of each device if there are several devices.
+
+    No table is yielded if the profiles record no details of copies.
+    """
+    if measurement.copies():
+        yield make_copy_table(measurement, top)
+    if measurement.copies() and len(measurement.devices) > 1:
+        yield _make_device_copy_table(measurement, top)
+
+
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Make a table of the ``top`` longest copy totals, by direction and memory."""
     totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
         {
-            "direction": total.direction.label,
-            "from": total.source.label,
-            "to": total.target.label,
+            **_describe_ends(total),
             "ms": blocks.format_ms(total.time_ns),
+            "exposed ms": blocks.format_ms(total.exposed_ns),
             "%": blocks.format_percent_cell(total.time_ns / sum_ns),
             "copies": f"{total.count:,}",
-            "moved": "-" if total.size is None else format_size(total.size),
-            "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",
+            **_describe_throughput(total),
         }
         for total in totals[:top]
     ]
     left, drop_order = ("direction", "from", "to"), ("%", "copies", "ms")
     title = "Copies by direction and memory"
     return _make_table(title, rows, len(totals), top, hint, left, drop_order)
+
+
+def _make_device_copy_table(measurement: IdleMeasurement, top: int) -> blocks.Table:
+    """Make a table of the ``top`` longest copy totals of single devices, most exposed first."""
+    totals = [(rank.label, total) for rank in measurement.devices for total in rank.copies]
+    # The sort is stable, so the order of the devices is preserved.
+    totals.sort(key=lambda pair: (-pair[1].exposed_ns, -pair[1].time_ns))
+    rows = [
+        {
+            "device": blocks.truncate_name(label),
+            **_describe_ends(total),
+            "ms": blocks.format_ms(total.time_ns),
+            "exposed ms": blocks.format_ms(total.exposed_ns),
+            **_describe_throughput(total),
+        }
+        for label, total in totals[:top]
+    ]
+    left, drop_order = ("device", "direction", "from", "to"), ("ms", "moved")
+    title = "Copies by device, most exposed first"
+    return _make_table(title, rows, len(totals), top, "", left, drop_order)
+
+
+def _describe_ends(total: CopyTotal) -> dict[str, str]:
+    """Return the cells for the direction and the memory kinds of copies."""
+    return {
+        "direction": total.direction.label,
+        "from": total.source.label,
+        "to": total.target.label,
+    }
+
+
+def _describe_throughput(total: CopyTotal) -> dict[str, str]:
+    """Return the cells for the size and the transfer rate of copies."""
+    rate = total.bytes_per_ns
+    return {
+        "moved": "-" if total.size is None else format_size(total.size),
+        "GB/s": "-" if rate is None else f"{rate:,.2f}",
+    }
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
@@ -392,8 +447,9 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, copies, host activities and waits, keyed by title.
 
-    The tables of copies and of host activities are left out if they have no rows. The number of
-    rows per table is limited to ``MAX_SHOWN_DEVICES``.
+    The tables of copies and of host activities are left out if they have no rows. Copies by device
+    are left out if there is only one device. The number of rows per table is limited to
+    ``MAX_SHOWN_DEVICES``.
     """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES, full_names=True)
     # Long names go to the right of the numbers.
@@ -403,8 +459,8 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
         "Devices": replace(make_device_table(measurement, MAX_SHOWN_DEVICES), title="Devices"),
         "Kernels": replace(kernels, rows=rows),
     }
-    if measurement.copies():
-        tables["Copies"] = make_copy_table(measurement, MAX_SHOWN_DEVICES)
+    copy_tables = _list_copies(measurement, MAX_SHOWN_DEVICES)
+    tables |= zip(("Copies", "Copies by device"), copy_tables, strict=False)
     if measurement.activities:
         tables["Hosts"] = make_activity_table(measurement, MAX_SHOWN_DEVICES)
     tables["Waits"] = make_wait_table(measurement, MAX_SHOWN_DEVICES)
