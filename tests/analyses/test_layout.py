@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.layout.inputs import measure_model
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, format_table, read_layers
+from bubbleviz.analyses.layout.outputs import format_json
 from bubbleviz.analyses.layout.report import find_layouts
 from bubbleviz.analyses.layout.text import list_sections
 from bubbleviz.errors import BubblevizError, MismatchError
+from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.sentences import write_all_advice
-from bubbleviz.schedules.layout.layers import LayerKind
+from bubbleviz.schedules.layout.layers import LayerKind, Layout
 from bubbleviz.schedules.plan import make_v_placement
 from tests.planting import Planting, plant
 from tests.support.torch_traces import write_traces
@@ -181,3 +184,56 @@ def test_layers_of_pytorch_traces_are_numbered_consecutively(modules: bool, tmp_
 
     assert ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert model.layers.kinds == (LayerKind.TRANSFORMER,) * 12
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved"])
+def test_moving_one_layer_takes_the_time_of_a_run_with_that_layout(
+    name: str, tmp_path: Path
+) -> None:
+    planting = RUNS[name]
+    report = find_layouts(planted(planting, tmp_path / "before"))
+    single = report.single_moves
+    assert single is not None
+    assert len(single.moves) == 6
+
+    move = next(m for m in single.moves if (m.sender, m.receiver) == (3, 2))
+    assert report.question.layers.names[move.layer] == "layers.9"
+    after = planted(replace(planting, layer_counts=(3, 3, 4, 2)), tmp_path / "after")
+    assert move.makespan_ns == pytest.approx(after.ran_ns, rel=1e-4)
+    printed = render_plain_text(list_sections(report))
+    assert f"Moving one layer to the next stage, {planting.schedule}: " in printed
+    assert "what a move does to memory is unknown" in printed
+    document = json.loads(format_json(report))["single_moves"]
+    assert [entry["makespan_ns"] for entry in document["moves"]] == [
+        m.makespan_ns for m in single.moves
+    ]
+    assert document["peak_memory"] is None
+
+
+def test_moving_one_layer_moves_its_memory(tmp_path: Path) -> None:
+    """1F1B keeps two microbatches on the first of two devices, and one on the second."""
+    rows = "\n".join(f"layers.{number},1,2,{10 + number},100" for number in range(4))
+    model = read_layers(table(tmp_path, f"{HEAD},memory,resident\n{rows}\n"))
+    run = replace(model, ran="1f1b", stages=2, microbatches=4, run_layout=Layout((0, 1), (0, 3, 4)))
+    single = find_layouts(run).single_moves
+
+    assert single is not None
+    assert single.peak_memory == (300 + 2 * (10 + 11 + 12), 100 + 13)
+    (move,) = single.moves
+    assert (move.layer, move.sender, move.receiver) == (2, 0, 1)
+    assert move.peak_memory == (200 + 2 * (10 + 11), 200 + 12 + 13)
+    # 1F1B of four microbatches: equal stages take (4 + 2 - 1) times F and backward of two layers.
+    assert move.makespan_ns == 5 * 2 * 3_000_000
+
+
+@pytest.mark.parametrize("ran", [None, "gpipe-of-another-kind"])
+def test_moves_need_a_known_schedule(ran: str | None, tmp_path: Path) -> None:
+    model = read_layers(table(tmp_path, f"{HEAD}\na,1,2\nb,1,2\n"))
+    run = replace(model, ran=ran, stages=2, microbatches=4, run_layout=Layout((0, 1), (0, 1, 2)))
+
+    assert find_layouts(run).single_moves is None
+    # A stage with a single layer keeps its layer.
+    known = find_layouts(replace(run, ran="1f1b"))
+    assert known.single_moves is not None
+    assert known.single_moves.moves == ()
+    assert "Moving one layer" not in render_plain_text(list_sections(known))

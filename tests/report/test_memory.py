@@ -114,6 +114,32 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "Limits: memory limit 80GB has no effect" in cli.printed(*words, "80GB")
 
 
+def test_stages_with_memory_to_spare_are_listed(cli: CommandLine, tmp_path: Path) -> None:
+    traces = write_planted_traces(BASE, tmp_path)
+    report = bubbleviz.analyze(traces, memory=True)
+    assert report.memory is not None
+    first, last = report.memory.ranks
+    out = cli.printed("analyze", *traces, "--memory", "-v")
+
+    table = out[out.index("Peak memory by stage") :].splitlines()
+    rows = [line.split() for line in table[3:5]]
+    spare = f"{(last.peak_bytes - first.peak_bytes) / MB:.2f}"
+    assert rows[0][-4:] == ["400.00", "MB", spare, "MB"]
+    assert rows[1][-4:] == ["900.00", "MB", "0", "B"]
+    assert "run bubbleviz layout with the profiles" in " ".join(out.split())
+    assert "Peak memory by stage" not in cli.printed("analyze", str(FIXTURES / "1f1b"), "-v")
+
+
+def test_moves_of_a_layer_show_the_memory_of_both_devices(cli: CommandLine, tmp_path: Path) -> None:
+    planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
+    traces = write_planted_traces(planting, tmp_path, layers=(30 * MB, 10 * MB))
+    out = cli.printed("layout", *traces)
+
+    assert "Moving one layer to the next stage, 1f1b: " in out
+    assert "peak memory now by device  0: " in out
+    assert "the weights of single layers are not recorded" in out
+
+
 def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None:
     traces = write_planted_traces(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")

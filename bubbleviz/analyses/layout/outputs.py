@@ -40,8 +40,34 @@ def format_json(report: LayoutReport) -> str:
         },
         "layers": _list_layer_rows(question.layers),
         "schedules": [_list_schedule_values(report, row) for row in report.rows],
+        "single_moves": _list_move_values(report),
     }
     return format_document(SCHEMA, document)
+
+
+def _list_move_values(report: LayoutReport) -> dict[str, Any] | None:
+    """Return the JSON object for moves of a single layer, or None if they are not known."""
+    single = report.single_moves
+    if single is None:
+        return None
+    has_memory, placement = report.measured.memory, single.layout.placement
+    return {
+        "schedule": report.measured.ran,
+        "makespan_ns": single.makespan_ns,
+        "peak_memory": list(single.peak_memory) if has_memory else None,
+        "moves": [
+            {
+                "layer": report.question.layers.names[move.layer],
+                "from_stage": move.sender,
+                "to_stage": move.receiver,
+                "from_device": placement[move.sender],
+                "to_device": placement[move.receiver],
+                "makespan_ns": move.makespan_ns,
+                "peak_memory": list(move.peak_memory) if has_memory else None,
+            }
+            for move in single.moves
+        ],
+    }
 
 
 def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:

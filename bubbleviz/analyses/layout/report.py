@@ -15,6 +15,7 @@ from bubbleviz.schedules.layout.best_layouts import (
     ScheduleLayout,
     find_best_layouts,
 )
+from bubbleviz.schedules.layout.single_moves import SingleMoves, list_single_moves
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,18 @@ class LayoutReport:
         """
         ran = self.measured.ran
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
+
+    @property
+    def single_moves(self) -> SingleMoves | None:
+        """The effect of moving one layer in the run's layout, with the schedule that the run used.
+
+        None if the layout or the schedule is unknown, or if the schedule has no fixed order.
+        """
+        row = self.same
+        if row is None or row.plan is None or not (row.is_current_layout and row.exact):
+            return None
+        assert row.baseline is not None
+        return list_single_moves(self.question, row.plan, row.baseline)
 
 
 UNKNOWN_MEMORY = (

@@ -85,6 +85,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     yield "operations", times.list_critical_path(report)
     yield "operations", savings.list_changes(report)
     yield "operations", savings.list_schedules(report)
+    yield "operations", times.list_peaks(report)
     yield "operations", times.list_memory(report)
     yield "operations", extra_work.list_extra_work(report)
     yield "advice", savings.list_advice(report)

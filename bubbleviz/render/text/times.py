@@ -13,6 +13,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.labels import format_operation, name_rank
+from bubbleviz.report.memory import RankPeak
 from bubbleviz.report.prompt_chunks import (
     describe_split_time,
     describe_unmeasured_lengths,
@@ -214,6 +215,46 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
             "kept until B: activations of a microbatch; kept until W: the part that only W frees; "
             "needs: temporary memory (see: bubbleviz guide memory)"
         )
+
+
+def list_peaks(report: Report) -> Iterator[doc.Block]:
+    """Yield a table of the peak memory of each stage, and which stages have memory to spare.
+
+    The memory to spare is the difference to the highest peak of any rank. Yields nothing if memory
+    was not recorded.
+    """
+    if report.memory is None:
+        return
+    peaks: dict[int | None, list[RankPeak]] = {}
+    for peak in report.memory.ranks:
+        peaks.setdefault(peak.stage, []).append(peak)
+    highest = max(report.memory.ranks, key=lambda peak: peak.peak_bytes)
+    stages = sorted(peaks, key=lambda stage: (stage is None, stage))
+    rows = []
+    for stage in stages[:_MAX_STAGES]:
+        sizes = [peak.peak_bytes for peak in peaks[stage]]
+        resident = [p.resident_bytes for p in peaks[stage] if p.resident_bytes is not None]
+        amounts = {
+            "lowest peak": min(sizes),
+            "highest peak": max(sizes),
+            "resident": max(resident, default=None),
+            "to spare": highest.peak_bytes - max(sizes),
+        }
+        cells = {name: _format_bytes(amount) for name, amount in amounts.items()}
+        rows.append({"stage": doc.format_index(stage), "ranks": f"{len(sizes):,}", **cells})
+    yield doc.Table(
+        "Peak memory by stage", rows, n_omitted=len(stages) - len(rows), hint=" (-o report.json)"
+    )
+    name = to_one_line(name_rank(report, highest.rank), 60)
+    yield doc.Sentence(
+        f"to spare: below the highest peak of all ranks, {_format_bytes(highest.peak_bytes)} on "
+        f"{name}; resident: weights, gradients and optimizer states, allocated when an iteration "
+        "begins"
+    )
+    yield doc.Sentence(
+        "the memory of single layers is not part of this report; to see what moving one layer does "
+        "to time and memory, run bubbleviz layout with the profiles"
+    )
 
 
 def _format_bytes(amount: float | None) -> str:
