@@ -21,9 +21,9 @@ from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, 
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.intervals import group_extents, group_sum
+from bubbleviz.model.intervals import find_last_before, group_extents, group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import DeclaredClock
@@ -85,6 +85,11 @@ class JoinedRecordings(RecordedTables):
         inferred: Whether the microbatches of any recording were numbered by the order of their
             operations because their names contain no numbers.
         unmarked: Whether the range names of any recording do not show where iterations begin.
+        rank_of_recorded: For each rank of each profile, the index of its rank in ``ranks``. Several
+            captures of a process have the same rank.
+        resumed: Rank and iteration number of each iteration that is the first one after a pause
+            between captures.
+        profile_of_recorded: For each rank of each profile, the index of the profile.
         arrivals: Times at which operation inputs became available, on the clocks of the profiling
             sessions.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
@@ -118,6 +123,9 @@ class JoinedRecordings(RecordedTables):
     named_iteration: Ints
     inferred: bool
     unmarked: bool
+    rank_of_recorded: Ints
+    profile_of_recorded: Ints
+    resumed: tuple[Ints, Ints] = field(default_factory=lambda: (_make_unknown(), _make_unknown()))
     arrivals: Arrivals = field(default_factory=Arrivals.make_empty)
     stage_of_rank: Ints = field(default_factory=_make_unknown)
     pipeline: Ints = field(default_factory=_make_unknown)
@@ -156,6 +164,17 @@ class JoinedRecordings(RecordedTables):
         """Index of each rank's machine."""
         index_of = {machine: index for index, machine in enumerate(self.machines)}
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
+
+    def find_first_captures(self) -> list[int]:
+        """Return, for each profile, the profile with the first capture of its first process."""
+        first_captures = list(range(len(self.machine_of_profile)))
+        for profile, rank in zip(
+            reversed(self.profile_of_recorded.tolist()),
+            reversed(self.rank_of_recorded.tolist()),
+            strict=True,
+        ):
+            first_captures[profile] = self.ranks[rank].profile
+        return first_captures
 
     def get_common_iterations(self, rank: Ints, iteration: Ints) -> Ints:
         """Convert iteration numbers of single ranks to common iterations of all ranks.
@@ -205,6 +224,8 @@ def join(
         named_iteration=parts.hints.iteration,
         inferred=LimitationKind.MICROBATCHES_INFERRED in noted,
         unmarked=LimitationKind.ITERATIONS_UNMARKED in noted,
+        rank_of_recorded=np.arange(len(ranks)),
+        profile_of_recorded=np.repeat(np.arange(len(recordings)), n_ranks),
         **_number_over_all(parts),
     )
     return apply_clocks(joined_recordings, sessions)
@@ -396,8 +417,9 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
         stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
         becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
 
-    The steps become microbatches of iteration 0. Each microbatch number is the iteration number in
-    the range names if every forward has one, or else the rank's iteration number.
+    The steps become microbatches of iteration 0, or of one iteration per capture if processes were
+    captured several times. Each microbatch number is the iteration number in the range names if
+    every forward has one, or else the rank's iteration number.
 
     The recordings are returned unchanged in these cases:
 
@@ -425,49 +447,99 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
     )
     is_inside = operations.iteration >= 0
     is_numbered = is_inside & (number >= 0)
+    window = _number_captures(recordings)
+    collectives, active = recordings.collectives, recordings.active
+    steps = operations.rank, operations.iteration
     operations = operations.replace_columns(
-        iteration=np.where(is_inside, 0, NONE),
+        iteration=np.where(is_inside, window, NONE),
         microbatch=np.where(is_numbered, number, operations.microbatch),
     )
-    iteration = np.minimum(recordings.collectives.iteration, 0)
+
+    def find_window(rank: Ints, step: Ints) -> Ints:
+        """Return the window of each step of a rank, or -1 for a step without operations."""
+        return np.where(step >= 0, grouping.lookup_values(steps, window, (rank, step)), NONE)
+
     return replace(
         recordings,
         operations=operations,
-        active=_sum_active_time(recordings),
-        collectives=recordings.collectives.replace_columns(iteration=iteration),
+        active=_sum_active_time(recordings, operations, find_window(active.rank, active.iteration)),
+        collectives=collectives.replace_columns(
+            iteration=find_window(collectives.rank, collectives.iteration)
+        ),
         named_iteration=np.full(len(iteration_in_name), NONE, np.int64),
     )
 
 
-def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
-    """Add up each rank's active times over all of its iterations.
+def _number_captures(recordings: JoinedRecordings) -> Ints:
+    """Return the number of each operation's capture among the captures of its rank, from 0."""
+    operations, pauses = recordings.operations, recordings.pauses
+    capture = np.zeros(len(operations), np.int64)
+    if len(recordings.ranks) == len(recordings.rank_of_recorded):
+        # Recorders pause between the steps of a single recording.
+        return capture
+    for rank, rows in grouping.list_rows_by_value(operations.rank):
+        starts_ns = pauses.start_ns[pauses.rank == rank]
+        capture[rows] = np.searchsorted(starts_ns, operations.host_start_ns[rows], side="right")
+    return capture
 
-    The result has one row per rank that has iterations, in ascending order. All rows belong to
-    iteration 0. ``kernel_ns`` is the running time of kernels between the first start and the last
-    end of the rank's forwards, including kernels between iterations. The other times are sums over
-    iterations.
+
+def _sum_active_time(
+    recordings: JoinedRecordings, operations: Operations, window: Ints
+) -> ActiveTime:
+    """Add up each rank's active times over the iterations of each window.
+
+    The result has one row per rank and window, sorted by rank and window. ``kernel_ns`` is the
+    running time of kernels between the first start and the last end of the rank's forwards in the
+    window, including kernels between iterations. The other times are sums over iterations.
+
+    Args:
+        recordings: The recordings, with the active times of their iterations.
+        operations: Operations whose iterations are windows.
+        window: Window of each row of ``recordings.active``, or -1 if it belongs to none.
     """
-    active, running, operations = recordings.active, recordings.running, recordings.operations
-    n_ranks = len(recordings.ranks)
-    work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    first_ns, last_ns = group_extents(
-        operations.rank[work], n_ranks, operations.start_ns[work], operations.end_ns[work]
-    )
-    is_within = running.start_ns >= first_ns[running.rank]
-    is_within &= running.end_ns <= last_ns[running.rank]
-    kernel_ns = group_sum(running.rank[is_within], n_ranks, running.running_ns[is_within])
-    is_inside = active.iteration >= 0
-    ranks = grouping.find_distinct(active.rank[is_inside])
+    active = recordings.active
+    is_inside = window >= 0
+    windows = grouping.group_rows(active.rank[is_inside], window[is_inside])
+    rank, number = active.rank[is_inside][windows.first], window[is_inside][windows.first]
 
     def total(name: str) -> Ints:
         times_ns = getattr(active, name)[is_inside]
-        return group_sum(active.rank[is_inside], n_ranks, times_ns)[ranks]
+        return group_sum(windows.of_row, len(windows), times_ns)
 
     return ActiveTime(
-        rank=ranks,
-        iteration=np.zeros(len(ranks), np.int64),
+        rank=rank,
+        iteration=number,
         active_ns=total("active_ns"),
-        kernel_ns=kernel_ns[ranks],
+        kernel_ns=_sum_running_time(recordings.running, operations, rank, number),
         gap_ns=total("gap_ns"),
         collective_gap_ns=total("collective_gap_ns"),
     )
+
+
+def _sum_running_time(
+    running: RunningTimes, operations: Operations, rank: Ints, window: Ints
+) -> Ints:
+    """Return the time during which kernels ran in each window of a rank, in ns.
+
+    A window lasts from the first start to the last end of its forwards. A section of running time
+    counts if it lies inside the window. A window without a forward has the time 0.
+
+    Args:
+        running: Running times of kernels and copies.
+        operations: Operations whose iterations are windows.
+        rank: Rank of each window.
+        window: Number of each window, which is the iteration of its operations.
+    """
+    work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
+    cells = grouping.group_rows(operations.rank[work], operations.iteration[work])
+    first_ns, last_ns = group_extents(
+        cells.of_row, len(cells), operations.start_ns[work], operations.end_ns[work]
+    )
+    rank_of_cell, window_of_cell = (
+        column[work[cells.first]] for column in (operations.rank, operations.iteration)
+    )
+    cell = find_last_before(rank_of_cell, first_ns, running.rank, running.start_ns, or_at=True)
+    is_within = (cell >= 0) & (running.end_ns <= np.append(last_ns, NONE)[cell])
+    total_ns = group_sum(cell[is_within], len(cells), running.running_ns[is_within])
+    kernel_ns = grouping.lookup_values((rank_of_cell, window_of_cell), total_ns, (rank, window))
+    return np.maximum(kernel_ns, 0)

@@ -32,7 +32,7 @@ GRAIN_NS = 5_000.0
 #: clocks are smaller than this, and two machines rarely boot this close together.
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 #: Maximum gap in UTC between two captures of the same run.
-_MAX_GAP_NS = 60_000_000_000
+MAX_GAP_NS = 60_000_000_000
 #: Maximum error of an unsynchronized clock for which the profiles are still accepted as one run.
 _MAX_WRONG_NS = 3_600_000_000_000
 #: At most 1 / ``_MAX_WRONG_DIVISOR`` of the profiles may have an unsynchronized clock. If ranks
@@ -168,7 +168,7 @@ def find_machines(
     for source in sources:
         clock = source.host if source.clock is None else source.clock.name
         name = machine.get(source.host, clock)
-        can_share = _has_known_offset if source.host in machine else _can_share
+        can_share = has_known_offset if source.host in machine else _can_share
         if name in first and not can_share(source, first[name]):
             name = f"{name} ({source.path})"
         first.setdefault(name, source)
@@ -176,7 +176,7 @@ def find_machines(
     return tuple(machines)
 
 
-def _has_known_offset(source: Source, other: Source) -> bool:
+def has_known_offset(source: Source, other: Source) -> bool:
     """Return whether the steady clocks or UTC give the time between two session starts."""
     return any(
         _measure_session_offset(source, other, steady) is not None for steady in (True, False)
@@ -199,7 +199,7 @@ def _can_share(source: Source, other: Source) -> bool:
     ids = source.machine, other.machine
     if None not in ids and ids[0] != ids[1]:
         return False
-    return _measure_boot_difference(source, other) < _MAX_BOOT_DIFFERENCE_NS and _has_known_offset(
+    return _measure_boot_difference(source, other) < _MAX_BOOT_DIFFERENCE_NS and has_known_offset(
         source, other
     )
 
@@ -349,7 +349,7 @@ def refuse_unrelated(
     # A long capture can contain shorter captures. The gap is therefore measured from the latest end
     # of all earlier captures.
     latest_ns = np.maximum.accumulate(ends_ns)
-    gaps = np.flatnonzero(starts_ns[1:] - latest_ns[:-1] > _MAX_GAP_NS)
+    gaps = np.flatnonzero(starts_ns[1:] - latest_ns[:-1] > MAX_GAP_NS)
     if len(gaps) == 0:
         return ()
     wrong = [profile[index] for index in _find_outliers(len(profile), gaps)]

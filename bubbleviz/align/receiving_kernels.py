@@ -21,7 +21,11 @@ from bubbleviz.align.clocks.offsets import Precedences
 from bubbleviz.align.clocks.timebase import build_timebase, find_rank_precedences
 from bubbleviz.align.join import JoinedRecordings, apply_clocks
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock, subtract_sessions
-from bubbleviz.align.waiting_kernels import describe_waiting, group_kernels_by_name
+from bubbleviz.align.waiting_kernels import (
+    convert_kernels,
+    describe_waiting,
+    group_kernels_by_name,
+)
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import group_latest
@@ -56,7 +60,7 @@ def find_receiving_kernels(
         joined_recordings: The recordings, with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
-    kernels_of_name = _list_shared_names(recordings, sessions)
+    kernels_of_name = _list_shared_names(recordings, sessions, joined_recordings.rank_of_recorded)
     if not kernels_of_name or not joined_recordings.paired:
         return
     precedences = find_rank_precedences(joined_recordings)
@@ -93,7 +97,9 @@ def find_contradicting_kernels(
         joined_recordings: The recordings, with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
-    for name, of_ranks in _list_shared_names(recordings, sessions).items():
+    for name, of_ranks in _list_shared_names(
+        recordings, sessions, joined_recordings.rank_of_recorded
+    ).items():
         start_ns = _move_starts(of_ranks, joined_recordings.operations)
         shortened = replace(
             joined_recordings,
@@ -105,53 +111,35 @@ def find_contradicting_kernels(
         corrections = subtract_sessions(time.clocks, sessions)
         aligned = apply_clocks(joined_recordings, corrections)
         ready_ns = _find_ready_times(aligned, find_rank_precedences(aligned))
-        on_report = _list_shared_names(recordings, time.clocks)[name]
+        on_report = _list_shared_names(recordings, time.clocks, joined_recordings.rank_of_recorded)[
+            name
+        ]
         if _are_receiving(on_report, aligned.operations, ready_ns):
             behavior = "would explain the contradicting clocks if it waits for other ranks"
             yield describe_waiting(name, of_ranks, behavior, "bubbles may be too small")
 
 
 def _list_shared_names(
-    recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], rank_of_recorded: Ints
 ) -> dict[str, list[UnknownKernels]]:
     """Return the kernels with unknown names that run on several ranks, keyed by name.
 
-    Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most kernel time
-    over all ranks are returned, sorted in descending order of this time.
+    Each value has one element per rank and capture. Only the ``_MAX_NAMES`` names with the most
+    kernel time over all ranks are returned, sorted in descending order of this time.
 
     Args:
         recordings: All recordings of a run.
         clocks: For each recording, the clock to which its times are converted.
+        rank_of_recorded: For each rank of each recording, its index in the joined recordings.
     """
-    by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
+    by_name = group_kernels_by_name(convert_kernels(recordings, clocks, rank_of_recorded))
     total_ns = {
         name: sum(of_rank.total_ns for of_rank in of_ranks)
         for name, of_ranks in by_name.items()
-        if len(of_ranks) > 1
+        if len({kernels.rank for kernels in of_ranks}) > 1
     }
     longest = sorted(total_ns, key=lambda name: -total_ns[name])[:_MAX_NAMES]
     return {name: by_name[name] for name in longest}
-
-
-def _number_over_recordings(
-    recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
-) -> Iterator[UnknownKernels]:
-    """Yield the kernels with unknown names, with ranks numbered across all recordings.
-
-    Args:
-        recordings: All recordings of a run.
-        sessions: For each recording, the clock to which its times are converted.
-    """
-    first_rank = 0
-    for recording, clock in zip(recordings, sessions, strict=True):
-        for kernels in recording.unknown_kernels:
-            yield replace(
-                kernels,
-                rank=first_rank + kernels.rank,
-                start_ns=clock.convert(kernels.start_ns),
-                end_ns=clock.convert(kernels.end_ns),
-            )
-        first_rank += len(recording.ranks)
 
 
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:

@@ -1,7 +1,8 @@
 """Checks that all profiles are from a single run.
 
 Profiles are refused if their captures are far apart in time, if they ran different numbers of
-microbatches or model chunks, if their naming conventions differ, or if a process occurs twice.
+microbatches or model chunks, if their naming conventions differ, or if two tables contain the same
+rank.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import get_pid
 
 
 def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
@@ -52,26 +52,23 @@ def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tup
     return refuse_unrelated(sources, captures, sessions, is_typical, is_numbered=is_numbered)
 
 
-def refuse_other_runs(
-    recordings: Sequence[Recording], machines: Sequence[str], joined_recordings: JoinedRecordings
-) -> None:
+def refuse_other_runs(recordings: Sequence[Recording], joined_recordings: JoinedRecordings) -> None:
     """Refuse recordings that are not from a single run.
 
     Args:
         recordings: All recordings.
-        machines: Machine name of each recording.
         joined_recordings: The joined tables of all recordings.
 
     Raises:
         MismatchError: Two recordings contain different numbers of microbatches or chunks, use
-            different naming conventions, or contain the same process.
+            different naming conventions, or contain the same rank of a table.
     """
     # Recordings that lost range names are not compared by name.
     names_lost = LimitationKind.RANGE_NAMES_LOST
     has_all_names = [all(note.kind is not names_lost for note in r.limitations) for r in recordings]
     _refuse_other_shapes(recordings, np.array(has_all_names), joined_recordings)
     _refuse_other_namings([r for r, kept in zip(recordings, has_all_names, strict=True) if kept])
-    _refuse_duplicates(recordings, machines)
+    _refuse_duplicates(recordings)
 
 
 def _refuse_other_shapes(
@@ -149,36 +146,23 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
             )
 
 
-def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError if two profiles contain the same process or the same rank of a table.
+def _refuse_duplicates(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError if two tables contain the same rank.
 
-    Either a process was captured twice (``--capture-range-end=repeat``), or the profiles are from
-    different runs. Processes are the same if machine, host and pid are equal. They are not compared
-    if a profile does not record its host. Ranks in tables are the same if their declared numbers
-    are equal.
+    Ranks in tables are the same if their declared numbers are equal.
     """
-    paths: dict[tuple[str | int, ...], str] = {}
-    clauses = (
-        "process {} of the same host, so they are two captures or two runs; analyze each "
-        "separately, or, if two containers share this host name, record again with different names",
-        "rank {}; put all rows of a rank into one table, or give each rank a unique number",
-    )
-    for recording, machine in zip(recordings, machines, strict=True):
-        source = recording.source
-        # Each container numbers its processes separately.
-        keys: dict[tuple[str | int, ...], None] = {
-            **{(machine, source.host, get_pid(rank.process)): None for rank in recording.ranks},
-            **{
-                (rank.declared.number,): None
-                for rank in recording.ranks
-                if rank.declared is not None
-            },
-        }
-        for key in keys:
-            path, is_declared = paths.setdefault(key, source.path), len(key) == 1
-            if path != source.path and (is_declared or source.host_known):
-                words = clauses[is_declared].format(key[-1])
-                raise MismatchError(f"{path} and {source.path}: both contain {words}")
+    paths: dict[int, str] = {}
+    for recording in recordings:
+        for rank in recording.ranks:
+            if rank.declared is None:
+                continue
+            number = rank.declared.number
+            path = paths.setdefault(number, recording.source.path)
+            if path != recording.source.path:
+                raise MismatchError(
+                    f"{path} and {recording.source.path}: both contain rank {number}; put all rows "
+                    "of a rank into one table, or give each rank a unique number"
+                )
 
 
 def _find_complete_iterations(

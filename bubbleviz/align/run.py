@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from bubbleviz.align.captures import Captures, describe_captures, find_captures, join_captures
 from bubbleviz.align.clocks.shared_names import (
     list_contradicting_hosts,
     list_shared_names,
@@ -186,7 +187,9 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     renumbered = _renumber_operations(joined_recordings, ranks, rank_index)
     collectives = collectives.replace_columns(operation=renumbered.new_row[collectives.operation])
     times = _build_active_times(joined_recordings, rank_index)
-    rank_of_local = _split_by_profile(rank_index, parts.recordings)
+    rank_of_local = _split_by_profile(
+        rank_index[joined_recordings.rank_of_recorded], parts.recordings
+    )
     rank_order = np.argsort(rank_index)
     return Run(
         ranks=ranks,
@@ -322,13 +325,17 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
         UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     sources = [recording.source for recording in parts.recordings]
-    machines = find_machines(sources, hints.same_clock)
+    is_causal = hints.method == "causal"
+    captures = find_captures(
+        parts, find_machines(sources, hints.same_clock), allows_long_gaps=is_causal
+    )
     notes: tuple[Limitation, ...] = ()
-    if hints.method != "causal":
-        notes = refuse_unrelated_captures(parts, machines)
-    alignment = _align(parts, machines, hints)
+    if not is_causal:
+        notes = refuse_unrelated_captures(parts, captures.machines)
+    alignment = _align(parts, captures, hints)
+    notes = (*notes, *describe_captures(alignment.recordings, captures))
     if hints.method in (None, "causal"):
-        alignment, shared = _split_contradicting(alignment, parts, hints)
+        alignment, shared = _split_contradicting(alignment, parts, captures, hints)
         notes = (*notes, *shared)
     if hints.method == "utc":
         notes = (*notes, *list_untimed_profiles(sources, alignment.machines))
@@ -341,12 +348,12 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     return replace(alignment, limitations=limitations)
 
 
-def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Alignment:
+def _align(parts: Recordings, captures: Captures, hints: RunHints) -> _Alignment:
     """Find the stages and clocks of recordings, given each profile's machine.
 
     Args:
         parts: The recordings, one per clock of a profile.
-        machines: Machine name of each profile.
+        captures: Machine name of each profile, and the captures of each process.
         hints: Information about the run provided by the user.
 
     Raises:
@@ -354,9 +361,10 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
         UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     sources = [recording.source for recording in parts.recordings]
+    machines = captures.machines
     sessions = build_session_clocks(sources, machines)
-    recordings = close_slots(join(parts, machines, sessions))
-    refuse_other_runs(parts.recordings, machines, recordings)
+    recordings = join_captures(close_slots(join(parts, machines, sessions)), captures)
+    refuse_other_runs(parts.recordings, recordings)
     recordings, rank_index = _find_stages(merge_stream(recordings), hints)
     return _Alignment(
         machines=machines,
@@ -399,7 +407,7 @@ def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedR
 
 
 def _split_contradicting(
-    alignment: _Alignment, parts: Recordings, hints: RunHints
+    alignment: _Alignment, parts: Recordings, captures: Captures, hints: RunHints
 ) -> tuple[_Alignment, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
@@ -416,6 +424,7 @@ def _split_contradicting(
     Args:
         alignment: The alignment that assumes one machine per hostname.
         parts: The recordings, one per clock of a profile.
+        captures: Machine name of each profile, and the captures of each process.
         hints: Information about the run provided by the user.
 
     Returns:
@@ -434,7 +443,7 @@ def _split_contradicting(
     if machines is None:
         return alignment, ()
     renamed = rename_hosts(parts, alignment.machines, machines)
-    separated = _align(renamed, machines, hints)
+    separated = _align(renamed, replace(captures, machines=machines), hints)
     is_matched = separated.recordings.paired
     if is_matched and not separated.time.contradicted and not separated.machine_notes:
         return separated, list_shared_names(alignment.machines, machines)
@@ -464,7 +473,7 @@ def _find_waiting_kernels(
     """
     recordings = parts.recordings
     joined_recordings, time, sessions = alignment.recordings, alignment.time, alignment.sessions
-    waiting = find_waiting_kernels(recordings, time.clocks)
+    waiting = find_waiting_kernels(recordings, time.clocks, joined_recordings.rank_of_recorded)
     if time.contradicted and hints.method != "utc":
         receiving = find_contradicting_kernels(
             recordings, _list_captures(parts), sessions, joined_recordings

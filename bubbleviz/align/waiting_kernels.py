@@ -43,7 +43,7 @@ _MAX_NAME = 60
 
 
 def find_waiting_kernels(
-    recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], rank_of_recorded: Ints
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
@@ -52,13 +52,32 @@ def find_waiting_kernels(
     Args:
         recordings: All recordings of a run.
         clocks: For each recording, the conversion from its clock to the report's clock.
+        rank_of_recorded: For each rank of each recording, its index in the joined recordings.
     """
-    aligned = []
+    kernels = convert_kernels(recordings, clocks, rank_of_recorded)
+    yield from find_waiting_names(kernels, "bubbles are too small")
+
+
+def convert_kernels(
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], rank_of_recorded: Ints
+) -> Iterator[UnknownKernels]:
+    """Yield the kernels with unknown names, with joined ranks and with times on other clocks.
+
+    Args:
+        recordings: All recordings of a run.
+        clocks: For each recording, the clock to which its times are converted.
+        rank_of_recorded: For each rank of each recording, its index in the joined recordings.
+    """
+    first_rank = 0
     for recording, clock in zip(recordings, clocks, strict=True):
         for kernels in recording.unknown_kernels:
-            start_ns, end_ns = clock.convert(kernels.start_ns), clock.convert(kernels.end_ns)
-            aligned.append(replace(kernels, start_ns=start_ns, end_ns=end_ns))
-    yield from find_waiting_names(aligned, "bubbles are too small")
+            yield replace(
+                kernels,
+                rank=int(rank_of_recorded[first_rank + kernels.rank]),
+                start_ns=clock.convert(kernels.start_ns),
+                end_ns=clock.convert(kernels.end_ns),
+            )
+        first_rank += len(recording.ranks)
 
 
 def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
@@ -68,8 +87,8 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
     is reported if its kernels wait on any of the compared ranks (:func:`_is_waiting`).
 
     Args:
-        kernels: Kernels with unknown names, one element per rank and name, with times on a common
-            clock.
+        kernels: Kernels with unknown names, one element per rank, name and capture, with times on
+            a common clock. Ranks have different numbers.
         consequence: Clause that explains how the numbers are wrong, for example "bubbles are too
             small".
     """
@@ -103,15 +122,16 @@ def describe_waiting(
 
     Args:
         name: Name of the kernels.
-        of_ranks: The kernels with this name, one element per rank.
+        of_ranks: The kernels with this name, one element per rank and capture.
         behavior: Evidence of waiting, as the predicate of a sentence about the kernels.
         consequence: Clause that explains how the numbers are wrong.
     """
+    n_ranks = len({of_rank.rank for of_rank in of_ranks})
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
     return Limitation(
         "kernels that look like waiting count as compute",
         f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
-        f"{format_count(len(of_ranks), 'rank')} and {behavior}, so {consequence}. If it "
+        f"{format_count(n_ranks, 'rank')} and {behavior}, so {consequence}. If it "
         f"communicates, list it in a TOML file for --convention: {format_addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,

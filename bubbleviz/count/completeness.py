@@ -87,6 +87,8 @@ class Evidence:
         step_cut: Whether the end of the capture cut off an Optimizer.
         without_forward: Number of passes with a backward, or with a W that has a microbatch, but
             without a preceding F.
+        is_resumed: Whether the iteration is the first one after a pause between captures. All
+            entries of an iteration are equal.
     """
 
     present: Bools
@@ -101,6 +103,7 @@ class Evidence:
     optimizer: Bools
     step_cut: Bools
     without_forward: Ints
+    is_resumed: Bools
 
     @property
     def has_beginning(self) -> Bools:
@@ -109,7 +112,8 @@ class Evidence:
         The part must meet one of the following conditions:
 
         - The rank starts with the F of the smallest microbatch (``starts_regularly``).
-        - The part is ``closed``, and an earlier iteration of the rank contains an Optimizer.
+        - The part is ``closed``, and an earlier iteration of the rank in the same capture contains
+          an Optimizer.
         - The part is ``closed``, and no cell has more microbatches. If the capture had cut off only
           a forward, the part would not be closed. If it had cut off complete passes, microbatches
           would be missing.
@@ -121,31 +125,47 @@ class Evidence:
 
         The backwards of forwards that were cut off then have no F. Forward passes can also be
         missing from the names, but then they are missing in every iteration. A capture that starts
-        late truncates only the first iteration. Therefore, up to the first Optimizer of a rank,
-        ``without_forward`` must not exceed the rank's second largest value. Only iterations with a
-        backward that meet a condition above are compared.
+        late truncates only its first iteration. Therefore, up to the first Optimizer of a rank in a
+        capture, ``without_forward`` must not exceed the rank's second largest value, or its
+        (n + 1)-th largest if there are n captures. Only iterations with a backward that meet a
+        condition above are compared.
         """
         has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
-        has_stepped = _mask_later(self.optimizer)
+        has_stepped = self.mask_later(self.optimizer)
         is_regular = self.starts_regularly | (self.closed & (has_stepped | has_maximum))
         n_lacking = np.where(is_regular & self.backward, self.without_forward, 0)
-        # At least two iterations have the second largest number or more.
-        usual = np.sort(n_lacking, axis=0)[-2] if len(n_lacking) > 1 else 0
+        # At least one more iteration than there are captures has this number or more.
+        n_compared = 2 + int(self.is_resumed.any(axis=1).sum())
+        usual = np.sort(n_lacking, axis=0)[-n_compared] if len(n_lacking) >= n_compared else 0
         return np.asarray(is_regular & (has_stepped | (self.without_forward <= usual)), bool)
 
     @property
     def later(self) -> Bools:
-        """Whether the rank takes part in any later iteration."""
-        return _mask_later(self.present[::-1])[::-1]
+        """Whether the rank takes part in any later iteration of the same capture."""
+        is_last = np.roll(self.is_resumed, -1, axis=0)
+        return _mask_later(self.present[::-1], is_last[::-1])[::-1]
+
+    def mask_later(self, flags: Bools) -> Bools:
+        """Return a mask of the cells after the first flagged iteration of each rank and capture."""
+        return _mask_later(flags, self.is_resumed)
 
 
-def _mask_later(flags: Bools) -> Bools:
-    """Return a mask of the cells after the first flagged iteration of each rank."""
-    so_far = np.logical_or.accumulate(flags, axis=0)
-    return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
+def _mask_later(flags: Bools, is_first: Bools) -> Bools:
+    """Return a mask of the cells after the first flagged iteration of each rank and capture.
+
+    Args:
+        flags: Flags of shape (iterations, ranks).
+        is_first: Mask of the iterations that start a capture, shape (iterations, ranks). The first
+            iteration always starts one.
+    """
+    n_before: Ints = np.cumsum(flags, axis=0) - flags
+    n_before_capture = np.maximum.accumulate(np.where(is_first, n_before, 0), axis=0)
+    return np.asarray(n_before > n_before_capture, bool)
 
 
-def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
+def find_idle_ranks(
+    present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools, is_resumed: Bools
+) -> Bools:
     """Return a mask of the ranks that had nothing to run in each iteration.
 
     A vision encoder, for example, has no forward in a step that contains only text samples. A rank
@@ -153,8 +173,8 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
     its work. This is certain in two cases:
 
     - The recording of the rank covers the iteration (``is_recorded``).
-    - The rank works before and after the iteration, and all iterations from its nearest earlier
-      working iteration to its nearest later one are complete.
+    - The rank works before and after the iteration in the same capture, and all iterations from its
+      nearest earlier working iteration to its nearest later one are complete.
 
     ::
 
@@ -172,11 +192,15 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
         can_idle: Mask of the ranks that may have had nothing to run, shape (iterations, ranks).
         is_recorded: Mask of the ranks whose recording starts before the iteration and contains the
             iteration's Optimizer, shape (iterations, ranks).
+        is_resumed: Mask of the iterations before which a pause between captures ends, shape
+            (iterations,).
 
     Returns:
         Mask of the idle ranks, shape (iterations, ranks).
     """
     works_around, first, last = _find_surrounding_iterations(present)
+    n_pauses = np.cumsum(is_resumed)
+    works_around &= n_pauses[first] == n_pauses[last]
     lacks = ~present & present.any(axis=0)
     is_idle = lacks & can_idle & is_whole[:, None]
     # If a rank is not proven idle, its iteration is incomplete, which may invalidate the proof for
@@ -258,12 +282,12 @@ def _find_complete_inference(ran: Evidence) -> Bools:
     """Return a mask of the complete iterations of a forward-only run.
 
     An iteration is complete if all ranks in the run take part and ran the same microbatches, and if
-    the end of the capture cut off none of its operations. If the run has only one iteration, it is
-    always complete, because it represents the whole recording.
+    the end of the capture cut off none of its operations. If every capture has only one iteration,
+    all iterations are complete, because each represents a whole capture.
     """
     all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
     is_complete = all_present & _mask_uniform_iterations(ran) & ~ran.cut.any(axis=1)
-    return np.asarray(is_complete | (len(ran.present) == 1), bool)
+    return np.asarray(is_complete | ran.is_resumed[1:].all(), bool)
 
 
 def _classify_training(
@@ -273,7 +297,8 @@ def _classify_training(
 
     An iteration without a backward is an evaluation. The exception is the last iteration of a run
     with backwards, if ranks are missing or the ranks did not run the same microbatches. In this
-    case, the kind is training, because the capture may have cut off a training iteration.
+    case, the kind is training, because the capture may have cut off a training iteration. The same
+    applies to the last iteration of each capture.
 
     - An iteration with backwards is complete if all ranks take part or are idle, and if the part of
       each rank is whole (``is_whole``).
@@ -293,11 +318,12 @@ def _classify_training(
     """
     all_ran = all_present & _mask_uniform_iterations(ran)
     # Forwards at the end of a capture may be the start of a training iteration.
-    is_last = np.arange(len(trains)) == len(trains) - 1
+    is_first = np.asarray(ran.is_resumed.any(axis=1), bool)
+    is_last = np.append(is_first, True)[1:]
     is_evaluation = ~trains & (all_ran | ~is_last | ~trains.any())
     kind = np.where(is_evaluation, EVALUATION, TRAINING)
     # The capture may have cut off a rank's first forwards.
-    has_start = ran.starts_regularly | _mask_later(ran.present)
+    has_start = ran.starts_regularly | ran.mask_later(ran.present)
     all_forwards = ((~ran.cut & has_start) | ~ran.present).all(axis=1)
     complete = np.where(trains, all_present & is_whole.all(axis=1), all_ran & all_forwards)
     return kind, complete
@@ -352,7 +378,11 @@ def _find_idle_in_training(
     present = ran.present[trains]
     if (present != present.any(axis=0)).any():
         all_whole = np.asarray(is_whole[trains].all(axis=1), bool)
-        idle[trains] = find_idle_ranks(present, all_whole, can_idle[trains], is_recorded[trains])
+        n_pauses = np.cumsum(ran.is_resumed.any(axis=1))[trains]
+        is_resumed = np.diff(n_pauses, prepend=0) > 0
+        idle[trains] = find_idle_ranks(
+            present, all_whole, can_idle[trains], is_recorded[trains], is_resumed
+        )
     return idle
 
 
@@ -424,6 +454,7 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
         optimizer=mask_any(is_optimizer),
         step_cut=mask_any((operations.cut > 0) & is_optimizer),
         without_forward=to_table(without_forward),
+        is_resumed=np.zeros_like(present),
     )
 
 

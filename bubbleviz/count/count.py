@@ -16,10 +16,10 @@ from bubbleviz.count.statistics import compute_median
 from bubbleviz.count.summary import Summary, choose_headline, summarize
 from bubbleviz.count.window_bounds import WindowBounds, bound_windows
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.start_skew import find_common_start
+from bubbleviz.interpret.start_skew import find_common_starts
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
-from bubbleviz.model.grouping import find_distinct
+from bubbleviz.model.grouping import find_distinct, list_rows_by_value
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
@@ -186,8 +186,8 @@ class _Measurements:
 def _measure_iterations(run: Run) -> _Measurements:
     """Measure all iterations of a run. The averaged iterations are chosen later.
 
-    If ranks had to wait for another rank's recording to start, all iterations that began before
-    that start are incomplete.
+    If ranks had to wait for another rank's recording to start, all iterations of this capture that
+    began before that start are incomplete.
     """
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
@@ -195,12 +195,14 @@ def _measure_iterations(run: Run) -> _Measurements:
         evidence,
         run.operations.phase,
         can_idle=_find_possibly_idle(run, extents) & ~may_have_run,
-        is_recorded=has_stepped & (run.recorded_start_ns <= starts_ns),
+        is_recorded=has_stepped & (_find_capture_starts(run, starts_ns) <= starts_ns),
     )
-    awaited_ns = _find_awaited_recording(run, extents)
+    awaited_ns = _find_awaited_recordings(run, extents)
     began_unrecorded = np.zeros(len(extents.present), bool)
-    if awaited_ns is not None:
-        began_unrecorded = starts_ns[:, 0] < awaited_ns
+    for start_ns in awaited_ns:
+        paused_ns = run.pauses.start_ns[run.pauses.start_ns < start_ns]
+        is_in_capture = starts_ns[:, 0] > paused_ns.max(initial=np.iinfo(np.int64).min)
+        began_unrecorded |= is_in_capture & (starts_ns[:, 0] < start_ns)
     statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
     extents = add_idle_ranks(extents, statuses.idle)
     bounds = {
@@ -221,8 +223,27 @@ def _measure_iterations(run: Run) -> _Measurements:
         windows=windows,
         one_clock=np.logical_and.reduce([b.comparable for b in bounds.values()]) & run.paired,
         is_uniform=statuses.is_uniform,
-        awaited_ns=awaited_ns,
+        awaited_ns=awaited_ns[-1] if awaited_ns else None,
     )
+
+
+def _find_capture_starts(run: Run, times_ns: Ints) -> Ints:
+    """Return the start of each rank's capture that contains a time, in ns.
+
+    Args:
+        run: The run, merged from all its profiles.
+        times_ns: Times, shape (iterations, 1).
+
+    Returns:
+        Starts, shape (iterations, ranks). If a rank is not captured at a time, its latest earlier
+        capture is used, or its first capture if there is none.
+    """
+    start_ns = np.repeat(run.recorded_start_ns[None, :], len(times_ns), axis=0)
+    for rank, rows in list_rows_by_value(run.pauses.rank):
+        ends_ns = run.pauses.end_ns[rows]
+        n_ended = np.searchsorted(run.pauses.start_ns[rows], times_ns[:, 0])
+        start_ns[:, rank] = np.where(n_ended > 0, ends_ns[n_ended - 1], start_ns[:, rank])
+    return start_ns
 
 
 def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, Bools]:
@@ -242,6 +263,10 @@ def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, 
     paused = _find_paused_iterations(run.pauses, first_ns, present)
     extents = Extents(first_ns, last_ns, step_last_ns, present, paused)
     evidence = completeness.join_evidence([evidence for _, evidence in parts])
+    if paused is not None and run.has_kernels:
+        # Recorders pause only between complete iterations, but profilers may pause at any time.
+        is_resumed = np.append(False, paused[:-1])[:, None]
+        evidence = replace(evidence, is_resumed=np.broadcast_to(is_resumed, present.shape))
     return extents, evidence, may_have_run, has_stepped
 
 
@@ -457,8 +482,8 @@ def find_iteration_starts(extents: Extents) -> Ints:
     return starts_ns
 
 
-def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
-    """Return the start of the latest recording for which other ranks had to wait, or None.
+def _find_awaited_recordings(run: Run, extents: Extents) -> list[int]:
+    """Return the starts of the recordings for which other ranks had to wait, ascending.
 
     Such a wait is not a bubble, because the awaited rank may be late only because its profiler was
     starting. Only waits longer than ``_LONG_WAIT`` times the median iteration length are
@@ -469,7 +494,7 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
     length_ns = parts_ns.max(axis=1, initial=0)
     usual_ns = compute_median(length_ns[extents.present.any(axis=1)])
     long_ns = 0 if np.isnan(usual_ns) else round(_LONG_WAIT * usual_ns)
-    return find_common_start(run.recorded, long_ns)
+    return find_common_starts(run.recorded, long_ns)
 
 
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:

@@ -275,7 +275,15 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
 
 
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
-    """Return the latest start of a recording that another device waited for.
+    """Return the latest start of a recording that another device waited for, or None.
+
+    See :func:`find_common_starts`.
+    """
+    return max(find_common_starts(devices, long_ns), default=None)
+
+
+def find_common_starts(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> list[int]:
+    """Return the starts of the recordings that other devices waited for, ascending.
 
     A device may have waited in its longest communication kernel. Only the last recording that
     started at or before the end of this kernel is checked; see
@@ -287,7 +295,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
         long_ns: Length in ns that a wait must exceed, or None for 5 % of the waiting device's span.
 
     Returns:
-        The time on the common clock in ns, or None if no device waited for a recording.
+        Times on the common clock in ns. Empty if no device waited for a recording.
     """
     timed = _select_comparable(devices)
     begins_ns = find_distinct(np.array([device.begin_ns for device in timed], np.int64)).tolist()
@@ -297,7 +305,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
         n_until = bisect_right(begins_ns, device.wait_ns[1])
         if n_until and device.waits_long_for(begins_ns[n_until - 1], long_ns):
             awaited_ns.append(begins_ns[n_until - 1])
-    return max(awaited_ns, default=None)
+    return sorted(set(awaited_ns))
 
 
 def _select_comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:

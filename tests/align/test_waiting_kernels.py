@@ -255,7 +255,7 @@ def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
 
 
 def test_without_recordings_or_kernels_nothing_waits() -> None:
-    assert list(find_waiting_kernels([], [])) == []
+    assert list(find_waiting_kernels([], [], np.empty(0, np.int64))) == []
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1), st.lists(st.integers(-60, 60)))

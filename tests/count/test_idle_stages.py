@@ -425,7 +425,7 @@ MASKS = st.integers(1, 6).flatmap(
             st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=n, max_size=n)
             for _ in range(3)
         ),
-        st.lists(st.booleans(), min_size=n, max_size=n),
+        *(st.lists(st.booleans(), min_size=n, max_size=n) for _ in range(2)),
     )
 )
 
@@ -435,6 +435,7 @@ def slow_idle_parts(
     can_idle: list[list[bool]],
     is_recorded: list[list[bool]],
     is_whole: list[bool],
+    is_resumed: list[bool],
 ) -> list[list[bool]]:
     """Return the largest set of idle parts that are all proven.
 
@@ -456,7 +457,8 @@ def slow_idle_parts(
         previous_row = [j for j in range(k) if present[j][r]]
         next_row = [j for j in range(k, n) if present[j][r]]
         around = range(previous_row[-1], next_row[0] + 1) if previous_row and next_row else ()
-        return bool(around) and all(is_complete(j) for j in around)
+        is_paused = any(is_resumed[j] for j in around[1:])
+        return bool(around) and not is_paused and all(is_complete(j) for j in around)
 
     changed = True
     while changed:
@@ -469,19 +471,19 @@ def slow_idle_parts(
 
 @given(MASKS)
 def test_idle_parts_agree_with_a_slow_reference(
-    masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool]],
+    masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool], list[bool]],
 ) -> None:
-    present, can_idle, is_recorded, is_whole = masks
+    present, can_idle, is_recorded, is_whole, is_resumed = masks
     is_idle = find_idle_ranks(
-        *(np.array(mask, bool) for mask in (present, is_whole, can_idle, is_recorded))
+        *(np.array(mask, bool) for mask in (present, is_whole, can_idle, is_recorded, is_resumed))
     )
 
-    assert is_idle.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole)
+    assert is_idle.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole, is_resumed)
 
 
 def test_without_iterations_there_are_no_idle_parts() -> None:
     none = np.zeros((0, 2), bool)
-    assert find_idle_ranks(none, np.zeros(0, bool), none, none).shape == (0, 2)
+    assert find_idle_ranks(none, np.zeros(0, bool), none, none, np.zeros(0, bool)).shape == (0, 2)
 
 
 # Tests of pairing by time.

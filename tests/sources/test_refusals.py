@@ -362,4 +362,4 @@ def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) 
 
     message = cli.refused("analyze", tmp_path)
     assert "both contain process 2001 of the same host" in message
-    assert "if two containers share this host name, record again with different names" in message
+    assert "pass only one of them, or record containers again" in message

@@ -53,11 +53,12 @@ def separate_machines(
     group_of_profile = _group_profiles(len(recordings.machine_of_profile), agreeing, contradicting)
     groups_of_machine: dict[str, list[int]] = defaultdict(list)
     machines = list(recordings.machine_of_profile)
+    first_captures = recordings.find_first_captures()
     for profile, machine in enumerate(recordings.machine_of_profile):
         if machine not in contradicted:
             continue
         groups = groups_of_machine[machine]
-        group = group_of_profile[profile]
+        group = group_of_profile[first_captures[profile]]
         if group not in groups:
             groups.append(group)
         if number := groups.index(group):

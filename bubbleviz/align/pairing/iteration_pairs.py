@@ -32,6 +32,8 @@ from bubbleviz.model.grouping import (
     find_positions,
     find_run_starts,
     group_rows,
+    lookup_values,
+    mask_run_starts,
     sort_rows,
     subtract_values,
 )
@@ -400,7 +402,8 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     """Pair the iterations of all ranks by the iteration numbers in range names.
 
     An iteration without a name is identified by its distance from the nearest named iteration of
-    its rank. ``paired`` is set to True. The common iteration of an operation is -1 in these cases:
+    its rank in the same capture. ``paired`` is set to True. The common iteration of an operation is
+    -1 in these cases:
 
     - No rank works in the iteration.
     - The rank runs no forward or backward in the iteration, and no name contains its number.
@@ -415,8 +418,9 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     owners = group_rows(rank, iteration)
     number, is_idle = _find_names(iteration_in_name[rows], works[rows], owners.of_row, iteration)
     rank, iteration = rank[owners.first], iteration[owners.first]
-    number = _number_idle_iterations(rank, number, is_idle)
-    common, names = _match_named_iterations(rank, iteration, number, is_idle)
+    capture = _number_captures(recordings, rank, iteration, number)
+    number = _number_idle_iterations(capture, number, is_idle)
+    common, names = _match_named_iterations(capture, iteration, number, is_idle)
     return replace(
         recordings,
         common_iteration=np.repeat(common[owners.of_row], lengths),
@@ -426,16 +430,45 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     )
 
 
+def _number_captures(
+    recordings: JoinedRecordings, rank: Ints, iteration: Ints, number: Ints
+) -> Ints:
+    """Number the captures of all ranks in ascending order of rank and time.
+
+    A capture without any named iteration has the number of another capture of its rank.
+
+    Args:
+        recordings: The recordings, with the iterations at which captures start.
+        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        iteration: Iteration number on the rank.
+        number: Iteration number in range names, or -1 if there is none.
+
+    Returns:
+        Number of each (rank, iteration)'s capture.
+    """
+    resumed_rank, _ = recordings.resumed
+    is_start = mask_run_starts(rank)
+    if not len(resumed_rank):
+        return np.cumsum(is_start)
+    marks = np.ones(len(resumed_rank), np.int64)
+    is_resumed = lookup_values(recordings.resumed, marks, (rank, iteration)) == 1
+    capture = np.cumsum(is_start | is_resumed)
+    has_name = make_mask(int(capture[-1]) + 1, capture[number >= 0])[capture]
+    n_named: Ints = np.cumsum(number >= 0) - (number >= 0)
+    has_earlier_name: Bools = n_named > n_named[np.searchsorted(rank, rank)]
+    return np.cumsum(is_start | (is_resumed & has_name & has_earlier_name))
+
+
 def _match_named_iterations(
-    rank: Ints, iteration: Ints, number: Ints, is_idle: Bools
+    capture: Ints, iteration: Ints, number: Ints, is_idle: Bools
 ) -> tuple[Ints, tuple[str, ...]]:
     """Match iterations on different ranks by name, or by their distance from a named iteration.
 
     Two iterations match if they have the same distance from the same named iteration. All arguments
-    have one entry per (rank, iteration), sorted by rank and iteration.
+    have one entry per (capture, iteration), sorted by capture and iteration.
 
     Args:
-        rank: Rank of each entry.
+        capture: Number of the entry's capture. The captures of all ranks have different numbers.
         iteration: Iteration number on the rank. The entry -1 stands for operations in no iteration.
         number: Iteration number in range names, or -1 if there is none.
         is_idle: Mask of the entries in which the rank runs no forward or backward.
@@ -446,9 +479,9 @@ def _match_named_iterations(
         names: Name of each common iteration (:func:`_name_iteration`).
     """
     used = np.flatnonzero((~is_idle | (number >= 0)) & (iteration >= 0))
-    anchor, away = _find_nearest_named(rank[used], number[used])
+    anchor, away = _find_nearest_named(capture[used], number[used])
     pairs = group_rows(anchor, away)
-    pair_of_iteration = scatter(len(rank), used, pairs.of_row)
+    pair_of_iteration = scatter(len(capture), used, pairs.of_row)
     is_worked = make_mask(len(pairs), pair_of_iteration[~is_idle & (pair_of_iteration >= 0)])
     pairs_with_work = np.flatnonzero(is_worked)
     first = pairs.first[pairs_with_work]
@@ -483,7 +516,7 @@ def _find_names(
     return number, is_idle
 
 
-def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+def _number_idle_iterations(capture: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Correct the numbers of idle iterations, in which a rank runs only an Optimizer.
 
     The Optimizer of an idle iteration may be outside every range that names an iteration. The
@@ -496,18 +529,18 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     A new number is used only if at least one rank worked in the iteration with this number.
 
     Args:
-        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        capture: Number of each iteration's capture, ascending. A capture's iterations are in order.
         number: Iteration number in range names, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
 
     Returns:
         Corrected number of each (rank, iteration), or -1 if it has none.
     """
-    number = _advance_repeated(rank, number, is_idle)
-    return _number_leading(rank, number, is_idle)
+    number = _advance_repeated(capture, number, is_idle)
+    return _number_leading(capture, number, is_idle)
 
 
-def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+def _advance_repeated(capture: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Count up the numbers of idle iterations that repeat the number of an earlier iteration.
 
     If several consecutive idle iterations of a rank have the same number as the iteration before
@@ -516,11 +549,11 @@ def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     unchanged.
 
     Args:
-        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        capture: Number of each iteration's capture, ascending. A capture's iterations are in order.
         number: Iteration number in range names, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
     """
-    follows = np.append(False, rank[1:] == rank[:-1])
+    follows = np.append(False, capture[1:] == capture[:-1])
     has_previous_number = number == np.append(NONE, number[:-1])
     repeats = follows & is_idle & (number >= 0) & has_previous_number
     row = np.arange(len(number))
@@ -529,7 +562,7 @@ def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     return np.where(repeats & np.isin(following, number[~is_idle]), following, number)
 
 
-def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+def _number_leading(capture: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Number the idle iterations before the first working iteration of each rank.
 
     Idle iterations without a number are counted down from the next iteration of the rank that has
@@ -537,22 +570,22 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     worked in the iteration with this number. All other numbers are unchanged.
 
     Args:
-        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        capture: Number of each iteration's capture, ascending. A capture's iterations are in order.
         number: Iteration number, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
     """
     row = np.arange(len(number))
-    start = np.searchsorted(rank, rank)
+    start = np.searchsorted(capture, capture)
     n_busy = np.cumsum(~is_idle)
     n_before: Ints = n_busy - ~is_idle
     leads = is_idle & (number < 0) & (n_before == n_before[start])
     last = len(row) - 1
     next_row = np.minimum.accumulate(np.where(leads, last, row)[::-1])[::-1]
-    preceding = np.where(rank[next_row] == rank, number[next_row] - (next_row - row), NONE)
+    preceding = np.where(capture[next_row] == capture, number[next_row] - (next_row - row), NONE)
     return np.where(leads & np.isin(preceding, number[~is_idle]), preceding, number)
 
 
-def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
+def _find_nearest_named(capture: Ints, number: Ints) -> tuple[Ints, Ints]:
     """Find the named iteration nearest to each iteration.
 
     The nearest named iteration is the iteration itself if it has a name. Otherwise, it is the last
@@ -560,7 +593,7 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     rank must have a named iteration.
 
     Args:
-        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        capture: Number of each iteration's capture, ascending. A capture's iterations are in order.
         number: Iteration number in names, or -1 if there is none.
 
     Returns:
@@ -568,8 +601,8 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
         away: Distance from the nearest named iteration, in iterations. Negative for iterations
             before it.
     """
-    row = np.arange(len(rank))
-    start = np.searchsorted(rank, rank)
+    row = np.arange(len(capture))
+    start = np.searchsorted(capture, capture)
     last = np.maximum.accumulate(np.where(number >= 0, row, NONE))
     later = np.where(number >= 0, row, len(row))
     later = np.minimum.accumulate(later[::-1])[::-1]

@@ -25,6 +25,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.listed_gpus import find_gpus_without_work
+from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.interpret.steps import find_pattern
 from bubbleviz.model import choices
 from bubbleviz.model.arguments import explain_keywords
@@ -282,6 +283,15 @@ def _read_profile(
     )
 
 
+def _number_unknown_kernels(profiles: Sequence[MeasuredProfile]) -> Iterator[UnknownKernels]:
+    """Yield the kernels with unknown names, with ranks numbered over all profiles."""
+    first_rank = 0
+    for profile in profiles:
+        for kernels in profile.unknown_kernels:
+            yield replace(kernels, rank=first_rank + kernels.rank)
+        first_rank += 1 + max((kernels.rank for kernels in profile.unknown_kernels), default=-1)
+
+
 def _make_window_since(start_ns: int) -> Window:
     """Return a window that starts at a time on a profile's clock and has no end."""
     return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
@@ -339,5 +349,5 @@ def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitat
     timed = [profile for profile in profiles if profile.has_utc]
     groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]
     for group in groups:
-        kernels = (kernel for profile in group for kernel in profile.unknown_kernels)
+        kernels = _number_unknown_kernels(group)
         yield from find_waiting_names(kernels, "exposed communication is too small")
