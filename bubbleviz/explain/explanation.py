@@ -23,6 +23,7 @@ from bubbleviz.explain.changes import Change, replay_changes
 from bubbleviz.explain.chunk_costs import ChunkCost, measure_chunk_costs
 from bubbleviz.explain.communication_times import CommunicationTimes, Receives
 from bubbleviz.explain.diagnosis.findings import Diagnosis, build_diagnosis
+from bubbleviz.explain.first_step import FirstStep, measure_first_step
 from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.prompt_splits import (
@@ -88,6 +89,8 @@ class Explanation:
             part of the report gives the reason.
         slowdown_source: Replay input used to measure slowdowns over all iterations, or None if the
             report has no slowdowns.
+        first_step: Extra time of the first iteration by stage, or None if it has little or if it is
+            unknown.
         replayed_ranks: Ranks used to compute path, changes and diagnosis, or None for all.
         replayed_source: ``slowdown_source`` restricted to ``replayed_ranks``, or None if all ranks
             are replayed.
@@ -112,6 +115,7 @@ class Explanation:
     slowdown_source: ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
     prompt_chunks: PromptChunks | None = None
+    first_step: FirstStep | None = None
     replayed_ranks: ReplayedRanks | None = None
     replayed_source: ReplayedRun | None = None
     layout: LayoutQuestion | None = None
@@ -249,6 +253,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         chunk_costs=measure_chunk_costs(
             run.operations, list_stages_and_pipelines(run.ranks)[0], averaged
         ),
+        first_step=measure_first_step(run, counts),
         replayed_ranks=selection,
         replayed_source=None if selection is None else replayed,
         prompt_chunks=None

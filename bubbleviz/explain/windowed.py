@@ -137,6 +137,10 @@ def _cut_explanation(
     rows = partial(_select_rows, explanation.explained, new_iteration, new_row, operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
+    step = explanation.first_step
+    if step is not None:
+        index = int(new_iteration[step.iteration])
+        step = replace(step, iteration=index) if index >= 0 else None
     stragglers = ((int(new_row[operation]), many) for operation, many in times.stragglers)
     return replace(
         explanation,
@@ -152,6 +156,7 @@ def _cut_explanation(
             operations=new_row[path.operations],
             replayed=new_row[path.replayed],
         ),
+        first_step=step,
         slowdown_source=source and replace(source, numbers=new_iteration[:-1]),
         replayed_source=replayed and replace(replayed, numbers=new_iteration[:-1]),
     )

@@ -27,6 +27,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.changes import Change
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.explain.extra_work import ExtraWork
+from bubbleviz.explain.first_step import FirstStep
 from bubbleviz.explain.microbatch_lengths import measure_lengths
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.prompt_splits import PromptSplit
@@ -124,6 +125,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         timeline=_save_timeline(build_timeline(report)) if has_timeline else None,
         outliers=_list_outliers(report, means),
         extra_work=_make_extra_work(report.extra_work),
+        first_step=_make_first_step(explanation.first_step),
     )
 
 
@@ -437,6 +439,26 @@ def _make_even_chunks(split: PromptSplit | None) -> summary.EvenChunks | None:
 def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
     numbers = {"stage": _get_number(cost.stage), "virtual_stage": _get_number(cost.virtual_stage)}
     return summary.ChunkCostEntry(**{**asdict(cost), **numbers})
+
+
+def _make_first_step(step: FirstStep | None) -> summary.FirstStepEntry | None:
+    if step is None:
+        return None
+    return summary.FirstStepEntry(
+        iteration=step.iteration,
+        length_ns=step.length_ns,
+        usual_ns=step.usual_ns,
+        stages=[
+            summary.WarmUpEntry(
+                stage.stage, stage.rank, stage.forward_ns, stage.backward_ns, stage.activity or None
+            )
+            for stage in step.stages
+        ],
+        total_ns=step.total_ns,
+        longest_ns=step.longest_ns,
+        elapsed_ns=step.elapsed_ns,
+        saving_ns=step.saving_ns,
+    )
 
 
 def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:

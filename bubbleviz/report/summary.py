@@ -693,6 +693,49 @@ class ExtraWorkEntry(Struct, frozen=True):
     rest_ns: Positive
 
 
+class WarmUpEntry(Struct, frozen=True):
+    """Extra time of a stage in the first iteration; see :class:`.first_step.WarmUp`.
+
+    Attributes:
+        stage: Stage.
+        rank: Index of the stage's rank with the most extra time.
+        forward_ns: Extra time of this rank's forwards and recomputations.
+        backward_ns: Extra time of this rank's backwards.
+        activity: Name of the range or API call in which the rank's launching thread spent most of
+            the time before late launches, or None if unknown.
+    """
+
+    stage: int
+    rank: int
+    forward_ns: int
+    backward_ns: int
+    activity: str | None
+
+
+class FirstStepEntry(Struct, frozen=True):
+    """Extra time of the first iteration; see :class:`.first_step.FirstStep`.
+
+    Attributes:
+        iteration: Index of the iteration.
+        length_ns: Time from the moment at which the first operation could start to the last end.
+        usual_ns: Median of this time over the later iterations.
+        stages: Stages with extra time.
+        total_ns: Sum of the extra times of all stages.
+        longest_ns: Longest extra time of any stage.
+        elapsed_ns: Time during which at least one rank spent extra time.
+        saving_ns: Time that would be saved if all stages warmed up at the same time.
+    """
+
+    iteration: int
+    length_ns: int
+    usual_ns: int
+    stages: list[WarmUpEntry]
+    total_ns: int
+    longest_ns: int
+    elapsed_ns: int
+    saving_ns: int
+
+
 class OperationEntry(Struct, frozen=True):
     """An operation of a rank.
 
@@ -1057,6 +1100,7 @@ class RunSummary(Struct, frozen=True):
         outliers: The ranks, stages, pipelines and hosts that differ most from the others, largest
             difference first.
         extra_work: How much of a given job fits into the bubbles, or None if no job was given.
+        first_step: Extra time of the first iteration, or None if it has little or if it is unknown.
     """
 
     schema: str
@@ -1098,6 +1142,7 @@ class RunSummary(Struct, frozen=True):
     timeline: SavedTimeline | None
     outliers: tuple[OutlierEntry, ...] = ()
     extra_work: ExtraWorkEntry | None = None
+    first_step: FirstStepEntry | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:

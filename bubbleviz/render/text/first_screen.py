@@ -33,6 +33,7 @@ from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
+from bubbleviz.report.warm_up import describe_warm_up
 
 #: Maximum number of lines on the first screen if the timeline has at most ``_ROWS`` rows. Every two
 #: additional rows add one line. On a taller terminal, the first screen may fill the terminal.
@@ -260,7 +261,8 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
 def _list_advice(report: Report, display: Display) -> list[doc.Line]:
     """Return the lines that contain the first advice and any further advice.
 
-    If the advice is not about specific ranks, lines about ranks that stand out precede it.
+    If the advice is not about specific ranks, lines about ranks that stand out precede it. If the
+    first iteration takes much longer than later ones, a sentence about its warm-up follows.
     """
     sentence = choose_first_sentence(report, describe_first_steps(report))
     advised = advise(report)
@@ -272,6 +274,10 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
         lines += _wrap_advice(sentence, display, lead="First:", max_lines=4, option=option)
     for text in describe_further_steps(report):
         lines += _wrap_advice(text, display, lead="Then:", max_lines=2, option="-v advice")
+    if warm_up := describe_warm_up(report):
+        lines += _wrap_advice(
+            warm_up, display, lead="First iteration:", max_lines=3, option="-v operations"
+        )
     return lines
 
 

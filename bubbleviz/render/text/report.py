@@ -82,6 +82,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
         yield "communication", ranks.list_communication(report, view, iteration)
         yield "causes", list_longest_bubbles(report)
     yield "operations", times.list_phase_times(report)
+    yield "operations", times.list_warm_up(report)
     yield "operations", times.list_critical_path(report)
     yield "operations", savings.list_changes(report)
     yield "operations", savings.list_schedules(report)

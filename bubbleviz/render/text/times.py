@@ -12,7 +12,7 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.labels import format_operation, name_rank
+from bubbleviz.report.labels import format_operation, name_rank, truncate_name
 from bubbleviz.report.memory import RankPeak
 from bubbleviz.report.prompt_chunks import (
     describe_split_time,
@@ -88,6 +88,40 @@ def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
         **{name: doc.format_ms(time_ns) for name, time_ns in times_ns.items()},
         "n": str(kind.n),
     }
+
+
+def list_warm_up(report: Report) -> Iterator[doc.Block]:
+    """Yield a table of the extra time of each stage in the first iteration, and its sum.
+
+    Yields nothing if the first iteration has little extra time, or if it is unknown.
+    """
+    step = report.explanation.first_step
+    if step is None or not step.stages:
+        return
+    rows = [
+        {
+            "stage": str(stage.stage),
+            "rank": str(stage.rank),
+            "forwards ms": doc.format_ms(stage.forward_ns),
+            "backwards ms": doc.format_ms(stage.backward_ns),
+            "all ms": doc.format_ms(stage.extra_ns),
+            "longest host activity": to_one_line(stage.activity, 40) or "-",
+        }
+        for stage in step.stages[: doc.MAX_ROWS]
+    ]
+    name = truncate_name(report.iterations[step.iteration].name)
+    title = f"Iteration {name}: extra time compared with later iterations, by stage"
+    yield doc.Table(title, rows, left=("longest host activity",), drop_order=("rank",))
+    sentences = [
+        f"iteration {name} takes {doc.format_ms(step.length_ns)} ms instead of "
+        f"{doc.format_ms(step.usual_ns)} ms; the stages take {doc.format_ms(step.total_ns)} ms "
+        f"longer in total, during {doc.format_ms(step.elapsed_ns)} ms, and the slowest stage takes "
+        f"{doc.format_ms(step.longest_ns)} ms longer"
+    ]
+    if step.saving_ns:
+        saving = doc.format_ms(step.saving_ns)
+        sentences.append(f"warming up all stages at the same time would save up to {saving} ms")
+    yield doc.make_bullets(sentences)
 
 
 def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
