@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -39,6 +39,8 @@ from bubbleviz.model.texts import format_count, list_and_count, make_natural_key
 #: Matches the names that ``torch.profiler.tensorboard_trace_handler`` gives to traces, such as
 #: ``node1_2001.1716300000000000000.pt.trace.json.gz``. The group is the name of the process.
 _WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
+#: Identity of a process or rank. The last element is its number.
+Key: TypeAlias = tuple[Hashable, ...]
 #: Maximum number of commands that a message lists.
 _MAX_COMMANDS = 4
 
@@ -75,7 +77,8 @@ def find_captures(
 
     Raises:
         MismatchError: Two captures of a process overlap in time, are more than a minute apart, or
-            contain the same iterations. They are then from two runs, or from two containers.
+            contain the same iterations, or two processes with the same rank were recorded one after
+            the other. They are then from two runs, or from two containers.
     """
     recordings = parts.recordings
     profiles_of_process = _list_profiles(recordings, machines)
@@ -86,9 +89,10 @@ def find_captures(
             if has_known_offset(recordings[profile].source, recordings[first].source):
                 machines[profile] = machines[first]
     if repeated:
-        times = _CaptureTimes.measure(recordings, machines)
-        repeated = {key: times.sort(found) for key, found in repeated.items()}
-        _check_captures(parts, machines, repeated, times, allows_long_gaps=allows_long_gaps)
+        processes = _Repeats.of(recordings, machines, repeated)
+        repeated = processes.profiles
+        _check_captures(parts, processes, allows_long_gaps=allows_long_gaps)
+    _refuse_two_runs(recordings, machines)
     joined = {profile for found in repeated.values() for profile in found}
     index_of_rank: dict[Hashable, int] = {}
     ranks: list[int] = []
@@ -110,9 +114,9 @@ def _iter_ranks(recordings: Sequence[Recording]) -> Iterator[tuple[int, LocalRan
 
 def _list_profiles(
     recordings: Sequence[Recording], machines: Sequence[str]
-) -> dict[Hashable, tuple[int, ...]]:
+) -> dict[Key, tuple[int, ...]]:
     """Return the profiles that contain each process, keyed by the identity of the process."""
-    profiles: dict[Hashable, dict[int, None]] = defaultdict(dict)
+    profiles: dict[Key, dict[int, None]] = defaultdict(dict)
     for profile, rank in _iter_ranks(recordings):
         key = _identify(recordings[profile], machines[profile], rank)
         if key is not None:
@@ -120,7 +124,7 @@ def _list_profiles(
     return {key: tuple(found) for key, found in profiles.items()}
 
 
-def _identify(recording: Recording, machine: str, rank: LocalRank) -> Hashable:
+def _identify(recording: Recording, machine: str, rank: LocalRank) -> Key | None:
     """Return the identity of a rank's process, or None if it is unknown.
 
     Each container numbers its processes separately, so the pid alone identifies no process.
@@ -169,70 +173,153 @@ class _CaptureTimes:
             names=[make_natural_key(source.path) for source in sources],
         )
 
-    def sort(self, profiles: Sequence[int]) -> tuple[int, ...]:
+    def sort(self, profiles: Iterable[int]) -> tuple[int, ...]:
         """Return profiles by the start of their captures, and by name if the starts are equal."""
         return tuple(sorted(profiles, key=lambda p: (self.start_ns[p], self.names[p])))
 
 
-def _check_captures(
-    parts: Recordings,
-    machines: Sequence[str],
-    repeated: Mapping[Hashable, Sequence[int]],
-    times: _CaptureTimes,
-    *,
-    allows_long_gaps: bool,
-) -> None:
-    """Raise MismatchError if the captures of a process cannot be joined.
+@dataclass(frozen=True)
+class _Repeats:
+    """Processes, or ranks, that several profiles contain.
 
-    Args:
-        parts: All recordings.
+    Attributes:
+        recordings: All recordings.
         machines: Machine name of each recording.
-        repeated: Profiles of each process, by start time.
         times: Start and end of each capture.
-        allows_long_gaps: Whether captures may be more than a minute apart.
+        profiles: Profiles that contain each process, by start time, keyed by a tuple. The last
+            element of a key is the number of the process or rank.
     """
-    recordings = parts.recordings
-    numbers = _find_iteration_numbers(parts)
 
-    def refuse(reason: str, alternative: str = "") -> MismatchError:
-        """Return an error that names one command for each capture of all processes."""
-        groups = _group_captures(len(recordings), repeated, times)
-        arguments = _format_groups(groups, [recording.source.path for recording in recordings])
-        commands = [f"({n}) bubbleviz analyze {paths}" for n, paths in enumerate(arguments, 1)]
+    recordings: Sequence[Recording]
+    machines: Sequence[str]
+    times: _CaptureTimes
+    profiles: dict[Key, tuple[int, ...]]
+
+    @staticmethod
+    def of(
+        recordings: Sequence[Recording],
+        machines: Sequence[str],
+        profiles: Mapping[Key, Iterable[int]],
+    ) -> _Repeats:
+        """Sort the profiles of each process by time."""
+        times = _CaptureTimes.measure(recordings, machines)
+        by_time = {key: times.sort(found) for key, found in profiles.items()}
+        return _Repeats(recordings, machines, times, by_time)
+
+    def iter_pairs(self) -> Iterator[_Pair]:
+        """Yield each two consecutive captures of a process."""
+        for key, profiles in self.profiles.items():
+            for earlier, later in pairwise(profiles):
+                paths = [self.recordings[profile].source.path for profile in (earlier, later)]
+                gap_ns = self.times.start_ns[later] - self.times.end_ns[earlier]
+                is_timed = self.machines[earlier] == self.machines[later]
+                is_timed |= self.times.is_common[earlier] and self.times.is_common[later]
+                yield _Pair(key, earlier, later, " and ".join(paths), gap_ns, is_timed)
+
+    def refuse(self, reason: str, alternative: str = "") -> MismatchError:
+        """Return an error that names one command for each capture of all processes.
+
+        Args:
+            reason: Clause that says why the captures are not analyzed together.
+            alternative: Clause that says how to analyze them together, or "".
+        """
+        groups = _group_captures(len(self.recordings), self.profiles, self.times)
+        paths = [recording.source.path for recording in self.recordings]
+        arguments = _format_groups(groups, paths)
+        commands = [f"({n}) bubbleviz analyze {files}" for n, files in enumerate(arguments, 1)]
         listed = list_and_count(commands, _MAX_COMMANDS)
         return MismatchError(
             f"{reason}; analyze each capture of all processes separately: {listed}{alternative}",
             paths=arguments,
         )
 
-    for process, profiles in repeated.items():
-        for earlier, later in pairwise(profiles):
-            paths = f"{recordings[earlier].source.path} and {recordings[later].source.path}"
-            number = process[-1] if isinstance(process, tuple) else process
-            gap_ns = times.start_ns[later] - times.end_ns[earlier]
-            if machines[earlier] != machines[later]:
-                raise refuse(
-                    f"{paths}: they are two captures of process {number}, but do not record when "
-                    "they started"
-                )
-            if gap_ns < 0:
-                raise MismatchError(
-                    f"{paths}: both contain process {number} of the same host at the same time, so "
-                    "they are two files of one recording, or two containers share this host name; "
-                    "pass only one of them, or record containers again with different host names"
-                )
-            if numbers[later][0] <= numbers[earlier][1]:
-                raise refuse(
-                    f"{paths}: both contain process {number} and iteration {numbers[later][0]}, so "
-                    "they are from two runs"
-                )
-            if gap_ns > MAX_GAP_NS and not allows_long_gaps:
-                raise refuse(
-                    f"{paths}: they are two captures of process {number}, {gap_ns / 1e9:,.0f} s "
-                    "apart",
-                    "; to analyze all captures as one run that pauses between them, pass all files "
-                    "with --align causal",
-                )
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two consecutive captures of a process, or of a rank.
+
+    Attributes:
+        key: Key of the process or rank.
+        earlier: Index of the first profile.
+        later: Index of the second profile.
+        paths: Paths of both profiles, as text.
+        gap_ns: Time between the captures, negative if they overlap.
+        is_timed: Whether the times of the two profiles can be compared.
+    """
+
+    key: Key
+    earlier: int
+    later: int
+    paths: str
+    gap_ns: int
+    is_timed: bool
+
+
+def _check_captures(parts: Recordings, processes: _Repeats, *, allows_long_gaps: bool) -> None:
+    """Raise MismatchError if the captures of a process cannot be joined.
+
+    Args:
+        parts: All recordings.
+        processes: Processes that were captured several times.
+        allows_long_gaps: Whether captures may be more than a minute apart.
+    """
+    numbers = _find_iteration_numbers(parts)
+    for pair in processes.iter_pairs():
+        number, first_iteration = pair.key[-1], numbers[pair.later][0]
+        if not pair.is_timed:
+            raise processes.refuse(
+                f"{pair.paths}: they are two captures of process {number}, but do not record when "
+                "they started"
+            )
+        if pair.gap_ns < 0:
+            raise MismatchError(
+                f"{pair.paths}: both contain process {number} of the same host at the same time, "
+                "so they are two files of one recording, or two containers share this host name; "
+                "pass only one of them, or record containers again with different host names"
+            )
+        if first_iteration <= numbers[pair.earlier][1]:
+            raise processes.refuse(
+                f"{pair.paths}: both contain process {number} and iteration {first_iteration}, so "
+                "they are from two runs"
+            )
+        if pair.gap_ns > MAX_GAP_NS and not allows_long_gaps:
+            raise processes.refuse(
+                f"{pair.paths}: they are two captures of process {number}, "
+                f"{pair.gap_ns / 1e9:,.0f} s apart",
+                "; to analyze all captures as one run that pauses between them, pass all files "
+                "with --align causal",
+            )
+
+
+def _refuse_two_runs(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+    """Raise MismatchError if profiles contain the same global ranks, one after another.
+
+    Captures of one process are not compared, and neither are tables. Several worlds of ranks that
+    run at the same time may have the same numbers.
+
+    Args:
+        recordings: All recordings.
+        machines: Machine name of each recording.
+    """
+    profile_of: dict[int, dict[Hashable, int]] = defaultdict(dict)
+    for profile, rank in _iter_ranks(recordings):
+        process = _identify(recordings[profile], machines[profile], rank) or profile
+        if rank.declared is None and rank.global_rank is not None:
+            profile_of[rank.global_rank].setdefault(process, profile)
+    repeated: dict[Key, tuple[int, ...]] = {
+        ("rank", number): tuple(dict.fromkeys(found.values()))
+        for number, found in profile_of.items()
+        if len(set(found.values())) > 1
+    }
+    if not repeated:
+        return
+    ranks = _Repeats.of(recordings, machines, repeated)
+    pairs = list(ranks.iter_pairs())
+    if all(pair.is_timed and pair.gap_ns >= 0 for pair in pairs):
+        raise ranks.refuse(
+            f"{pairs[0].paths}: both contain rank {pairs[0].key[-1]}, in two processes that were "
+            "recorded one after the other, so they are from two runs"
+        )
 
 
 def _find_iteration_numbers(parts: Recordings) -> list[tuple[float, float]]:
@@ -249,7 +336,7 @@ def _find_iteration_numbers(parts: Recordings) -> list[tuple[float, float]]:
 
 
 def _group_captures(
-    count: int, repeated: Mapping[Hashable, Sequence[int]], times: _CaptureTimes
+    count: int, repeated: Mapping[Key, Sequence[int]], times: _CaptureTimes
 ) -> list[list[int]]:
     """Group the captures of all processes that were recorded at the same time.
 

@@ -223,6 +223,27 @@ def test_each_capture_of_a_process_can_be_listed(tmp_path: Path) -> None:
     assert f"(1) bubbleviz analyze {first}, (2) bubbleviz analyze {second};" in str(error.value)
 
 
+def test_two_runs_of_the_same_ranks_are_refused(tmp_path: Path) -> None:
+    run = write_captures(tmp_path)
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number, files in enumerate(run.captures):
+        for rank, export in enumerate(files):
+            (trace,) = write_traces(export, tmp_path)
+            text = gzip.decompress(trace.read_bytes()).decode()
+            pid = re.search(r'"pid": (2\d{3})', text)
+            assert pid is not None
+            document = json.loads(text.replace(f'"pid": {pid[1]}', f'"pid": {number + 1}{pid[1]}'))
+            document["distributedInfo"] = {"rank": rank, "world_size": 3}
+            (folder / f"rank{rank}.run{number}.pt.trace.json").write_text(json.dumps(document))
+
+    with pytest.raises(MismatchError, match="both contain rank 0, in two processes") as error:
+        bubbleviz.analyze(folder)
+
+    commands = [f"bubbleviz analyze {folder}/rank*.run{n}.pt.trace.json" for n in range(2)]
+    assert all(command in str(error.value) for command in commands)
+
+
 def test_captures_at_the_same_time_are_refused(tmp_path: Path) -> None:
     run = write_captures(tmp_path, captures=[range(2), range(1, 3)])
 
