@@ -20,6 +20,7 @@ import numpy as np
 from bubbleviz.align.clocks.precedences import LEAVE_NS, is_unsteady
 from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
+from bubbleviz.align.meetings_by_order import match_equal_ranks
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model.collectives import CollectiveIntervals, Group
@@ -125,6 +126,8 @@ def find_meetings(
        end times within candidate groups of ranks, largest groups first.
     3. If ``sizes_known``, collectives that are still unmatched after step 2 are matched by launch
        order among ranks that reduce gradients together.
+    4. In a run with a single stage, collectives without a recorded group and kind are matched by
+       their order in the iteration, if all ranks leave them together (:func:`.match_equal_ranks`).
 
     Args:
         collectives: Collectives of all ranks on the report's clock, with common iterations.
@@ -153,6 +156,11 @@ def find_meetings(
     if sizes_known:
         rows = np.flatnonzero(is_groupless & (meetings.number == NONE))
         meetings.add(_match_by_order(collectives, rows, reducing[collectives.rank]))
+    is_single_stage = len(stage) > 1 and bool((stage == 0).all())
+    if ordered and is_single_stage:
+        is_unnamed = (collectives.group == NONE) & (collectives.iteration >= 0) & ~has_name
+        rows = np.flatnonzero(is_unnamed & (meetings.number == NONE))
+        meetings.add(match_equal_ranks(collectives, rows, len(stage), time))
     return meetings.number
 
 

@@ -32,6 +32,7 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
 from bubbleviz.report.memory_limits import collect_memory
 from bubbleviz.report.other_schedules import simulate_other_schedules
+from bubbleviz.report.profiling_cost import parse_unprofiled_step
 from bubbleviz.report.report import add_schedule, build_report, find_schedule
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.sources.paths import InputFile, find_missing_files
@@ -58,6 +59,7 @@ def analyze(
     flops: str | None = None,
     extra_work: str | None = None,
     piece: str | None = None,
+    unprofiled_step: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
     dask_timeout: float | None = None,
@@ -101,6 +103,8 @@ def analyze(
             If given, the report says how much of the job fits.
         piece: Length of the indivisible pieces of that job, for example ``4ms``. By default, the
             job is indivisible. Requires ``extra_work``.
+        unprofiled_step: Length of a step without a profiler, for example ``29.39s``. If given, the
+            report says how far the profile can be trusted.
         jobs: For a single profile, the number of threads that read it, in addition to the thread
             that links kernels to API calls. For several profiles, the number of processes that read
             them. A script that uses more than one job must protect its code with
@@ -123,6 +127,7 @@ def analyze(
     memory = memory or limit is not None
     work = None if flops is None else _parse_flops(flops)
     job = _parse_extra_work(extra_work, piece)
+    unprofiled_ns = None if unprofiled_step is None else parse_unprofiled_step(unprofiled_step)
     planned = None
     if plan is not None:
         planned = read_file(str(plan)).plan
@@ -155,7 +160,12 @@ def analyze(
                 )
     unread = (*unreadable, *find_missing_files(files))
     report = build_report(Report, recordings, run, counts, explanation, unread)
-    report = replace(add_schedule(report, schedule, comparison), flops=work, planned_order=planned)
+    report = replace(
+        add_schedule(report, schedule, comparison),
+        flops=work,
+        planned_order=planned,
+        unprofiled_step_ns=unprofiled_ns,
+    )
     if memory:
         report = replace(report, memory=collect_memory(recordings, run))
     if job is not None:

@@ -43,6 +43,9 @@ REPORT_OR_PROFILES = argument(
 FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
 QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
 SKIP = option("N", "Exclude the first N iterations from averages.", "Selection", default=0, min=0)
+UNPROFILED_STEP = option(
+    "TIME", "Length of a step without a profiler, e.g. 29.39s, to judge the profile.", "Tables"
+)
 KEEP_EXPORT = flag("Keep the files exported from .nsys-rep reports.", "Reading", "--keep-export")
 JOBS = option(
     "N", "Number of processes or threads [default: all cores]", "Reading", "--jobs", "-j", min=1

@@ -11,6 +11,7 @@ from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import capitalize, format_count, to_one_line
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
+from bubbleviz.report.profiled_run import list_profiling_sentences
 from bubbleviz.report.report import Report
 from bubbleviz.report.slow_windows import measure_slow_windows
 
@@ -129,3 +130,4 @@ def _list_definitions(report: Report, *, has_numbers: bool) -> Iterator[str]:
     yield f"Boxes are operations, to scale{numbers}."
     for restriction in report.restrictions:
         yield f"{capitalize(restriction.text)}."
+    yield from (f"{sentence}." for sentence in list_profiling_sentences(report))

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from bubbleviz.model.attribute_values import SummaryValue
 from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive
-from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
+from bubbleviz.report.summary import (
+    Average,
+    LatenessEntry,
+    LimitationEntry,
+    ProfilingCostEntry,
+    RestrictionEntry,
+    to_values,
+)
 
 #: Name and version of this model.
 IDLE_SCHEMA = "bubbleviz.idle/1"
@@ -352,6 +359,10 @@ class IdleSummary(Struct, frozen=True):
             first.
         ranks: Devices, sorted by profile, process and device.
         limitations: Values that could not be measured, along with the reasons.
+        profiling_cost: Comparison with an unprofiled step, or None if none was given.
+        gpu_names: Display name of each GPU that ``lateness`` compares.
+        lateness: Which GPUs arrive last at collectives, or None if unknown. Ranks are indices of
+            ``gpu_names``, and iterations are indices of steps.
     """
 
     schema: str
@@ -373,6 +384,9 @@ class IdleSummary(Struct, frozen=True):
     copies: list[CopyEntry]
     ranks: list[IdleRank]
     limitations: list[LimitationEntry]
+    profiling_cost: ProfilingCostEntry | None = None
+    gpu_names: tuple[str, ...] = ()
+    lateness: LatenessEntry | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -104,6 +104,7 @@ class Report:
             not given.
         extra_work: How much of a given job fits into the bubbles, or None if no job was given.
         hosts: Names of all hosts and clocks that may appear in the report's texts.
+        unprofiled_step_ns: Length of a step without a profiler, or None if not given.
     """
 
     version: str
@@ -135,6 +136,7 @@ class Report:
     flops: tuple[float, float] | None = None
     extra_work: ExtraWork | None = None
     hosts: tuple[str, ...] = ()
+    unprofiled_step_ns: int | None = None
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

@@ -49,6 +49,8 @@ from bubbleviz.report.advice import Advice, Advised, Step, StepCode, make_advice
 from bubbleviz.report.kernel_time import KernelTime
 from bubbleviz.report.marked_ranks import MarkedRanks, make_marked_ranks
 from bubbleviz.report.methods import write_methods
+from bubbleviz.report.profiled_run import measure_profiling_cost
+from bubbleviz.report.profiling_cost import ProfilingCost
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.sentences import make_marked_entry
@@ -190,6 +192,7 @@ def restore_numbers(path: str, run: saved.RunSummary) -> RestoredReport:
         limitations=tuple(map(_restore_limitation, run.limitations)),
         schedule=_restore_schedule(run.schedule),
         hosts=run.hosts,
+        unprofiled_step_ns=None if run.profiling_cost is None else run.profiling_cost.unprofiled_ns,
         saved_restrictions=read_restrictions(run.restrictions),
         saved_kernel_time=KernelTime(
             numbers.window_ns,
@@ -272,6 +275,8 @@ def _is_consistent(run: saved.RunSummary) -> bool:
         return False
     named_ranks = [advice.ranks for advice in run.advice]
     named_ranks += [outlier.ranks for outlier in run.outliers]
+    if run.lateness is not None:
+        named_ranks.append(tuple(rank.rank for rank in run.lateness.ranks))
     if any(not 0 <= rank < n_ranks for ranks in named_ranks for rank in ranks):
         return False
     examples = [advice.example_iteration for advice in run.advice]
@@ -641,7 +646,20 @@ def _restore_texts(run: saved.RunSummary) -> dict[Callable[[Report], Any], Any]:
         make_marked_entry: None if marked is None else entries[marked],
         make_marked_ranks: MarkedRanks(advised.marked_ranks or tuple(ranks), outliers),
         write_methods: run.methods,
+        measure_profiling_cost: _restore_cost(run.profiling_cost),
     }
+
+
+def _restore_cost(entry: saved.ProfilingCostEntry | None) -> ProfilingCost | None:
+    if entry is None:
+        return None
+    return ProfilingCost(
+        unprofiled_ns=entry.unprofiled_ns,
+        profiled_ns=entry.profiled_ns,
+        error_ns=entry.error_ns,
+        steps=entry.steps,
+        overhead_ns=entry.overhead_ns,
+    )
 
 
 def _restore_outlier(entry: saved.OutlierEntry) -> Standout:

@@ -50,8 +50,10 @@ from bubbleviz.report.bubble_parts import (
 from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
+from bubbleviz.report.profiled_run import measure_profiling_cost
 from bubbleviz.report.rank_means import RankMeans, compute_rank_means, list_standouts
 from bubbleviz.report.report import Report
+from bubbleviz.report.run_lateness import describe_late_rank, find_lateness
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_timeline, save_column
 from bubbleviz.schedules.choices import Choice
@@ -126,6 +128,8 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         outliers=_list_outliers(report, means),
         extra_work=_make_extra_work(report.extra_work),
         first_step=_make_first_step(explanation.first_step),
+        profiling_cost=_make_profiling_cost(report),
+        lateness=_make_lateness(report),
     )
 
 
@@ -185,6 +189,22 @@ def _list_outliers(report: Report, means: RankMeans) -> tuple[summary.OutlierEnt
         )
         for outlier in outliers[:_MAX_OUTLIERS]
     )
+
+
+def _make_lateness(report: Report) -> summary.LatenessEntry | None:
+    lateness = report.derive(find_lateness)
+    if lateness is None:
+        return None
+    return summary.LatenessEntry.of(lateness, describe_late_rank(report))
+
+
+def _make_profiling_cost(report: Report) -> summary.ProfilingCostEntry | None:
+    cost = report.derive(measure_profiling_cost)
+    ratio = report.summary.bubble_ratio[report.headline].mean
+    window_ns = report.summary.window_ns[report.headline].mean
+    if cost is None:
+        return None
+    return summary.ProfilingCostEntry.of(cost, ratio, window_ns)
 
 
 def _make_step(advised: Advised, step: Step) -> summary.StepEntry:

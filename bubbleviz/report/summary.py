@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec import Meta, Struct, to_builtins
 
+from bubbleviz.explain.late_arrivals import Lateness
 from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
@@ -20,10 +22,13 @@ from bubbleviz.model.operations import ProfileSummary, RankCoverage, Unattribute
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count, format_percent
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
+from bubbleviz.report.profiling_cost import ProfilingCost, describe_cost_and_bounds
 from bubbleviz.report.promise import format_alternatives, format_saving
 
 #: Name and version of this model.
 SCHEMA = "bubbleviz.report/2"
+#: Maximum number of barriers that a report lists.
+_MAX_BARRIERS = 20_000
 #: Lower and upper bounds of a ratio, given the uncertainty of the clocks.
 Interval = tuple[Finite, Finite]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -136,6 +141,161 @@ class StepEntry(Struct, frozen=True):
     code: str
     advice: Count | None
     is_marked: bool
+
+
+class LateRankEntry(Struct, frozen=True):
+    """A rank that arrived last at barriers; see :class:`.LateRank`.
+
+    Attributes:
+        rank: Index of the rank.
+        steps: Number of steps in which the rank arrived last at one or more barriers.
+        barriers: Number of barriers at which it arrived last.
+        late_ns: Sum over these barriers of the mean time by which the other ranks waited longer.
+        parts_ns: Lateness by part of the step. A part is negative if the rank spent less time in
+            it than the others.
+    """
+
+    rank: Count
+    steps: Count
+    barriers: Count
+    late_ns: int
+    parts_ns: dict[str, int]
+
+
+class BarrierColumns(Struct, frozen=True):
+    """The last arrival at each barrier, one element per barrier.
+
+    Attributes:
+        iteration: Index of the iteration.
+        rank: Index of the rank that arrived last.
+        late_ns: Mean time by which the other ranks waited longer.
+        part: Part of the step that contributes most to the lateness, or "" if unknown.
+    """
+
+    iteration: tuple[Count, ...]
+    rank: tuple[Count, ...]
+    late_ns: tuple[int, ...]
+    part: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lateness: Lateness) -> BarrierColumns:
+        """Return the last arrivals of all barriers."""
+        arrivals = lateness.arrivals
+        names = (*arrivals.names, "")
+        largest = np.where(arrivals.is_divided, arrivals.part_ns.argmax(axis=1), -1)
+        return cls(
+            iteration=tuple(arrivals.step.tolist()),
+            rank=tuple(arrivals.rank.tolist()),
+            late_ns=tuple(arrivals.late_ns.tolist()),
+            part=tuple(names[part] for part in largest.tolist()),
+        )
+
+
+class LatenessEntry(Struct, frozen=True):
+    """Which ranks arrive last at the barriers of a run without a pipeline; see :class:`.Lateness`.
+
+    Attributes:
+        steps: Number of averaged iterations that contain barriers.
+        n_barriers: Number of barriers at which several ranks met.
+        main_rank: Index of the rank for which others usually wait, or None if there is none.
+        hidden_part: Part of the step in which waiting was not told apart from work, or "".
+        sentence: Description of the main rank, or "" if there is none.
+        ranks: Ranks that arrived last at one or more barriers, largest sum of lateness first.
+        barriers: The last arrival at each barrier, or None if there are too many barriers.
+    """
+
+    steps: Count
+    n_barriers: Count
+    main_rank: Count | None
+    hidden_part: str
+    sentence: str
+    ranks: list[LateRankEntry]
+    barriers: BarrierColumns | None
+
+    @classmethod
+    def of(cls, lateness: Lateness, sentence: str) -> LatenessEntry:
+        """Return the entry of the ranks that arrive last at barriers.
+
+        Args:
+            lateness: Which ranks arrive last.
+            sentence: Description of the main rank, or "" if there is none.
+        """
+        main, n_barriers = lateness.main, len(lateness.arrivals)
+        return cls(
+            steps=lateness.n_steps,
+            n_barriers=n_barriers,
+            main_rank=None if main is None else main.rank,
+            hidden_part=lateness.hidden_part,
+            sentence=sentence,
+            ranks=[
+                LateRankEntry(
+                    rank=rank.rank,
+                    steps=rank.steps,
+                    barriers=rank.barriers,
+                    late_ns=rank.late_ns,
+                    parts_ns=dict(rank.parts),
+                )
+                for rank in lateness.ranks
+            ],
+            barriers=BarrierColumns.of(lateness) if n_barriers <= _MAX_BARRIERS else None,
+        )
+
+
+class ProfilingCostEntry(Struct, frozen=True):
+    """How much longer profiled steps take than unprofiled ones; see :class:`.ProfilingCost`.
+
+    Attributes:
+        unprofiled_ns: Length of an unprofiled step, given by the user.
+        profiled_ns: Mean length of the profiled steps.
+        error_ns: Half-width of the 95 % confidence interval of ``profiled_ns``, or 0 if unknown.
+        steps: Number of profiled steps.
+        overhead_ns: Mean time per step during which the profiler recorded that it stopped a
+            process, on the process that was stopped longest.
+        unexplained_ns: Additional time of a profiled step that the recorded overhead does not
+            explain, at least 0.
+        ratio: Length of a profiled step divided by the length of an unprofiled one.
+        is_equal: Whether both lengths are equal within their uncertainty.
+        ratio_bounds: Lower and upper bound of the primary ratio without the profiler, or None if
+            the profiled step is not longer.
+        sentence: What this means, in words.
+    """
+
+    unprofiled_ns: Count
+    profiled_ns: Positive
+    error_ns: Positive
+    steps: Count
+    overhead_ns: Positive
+    unexplained_ns: Positive
+    ratio: Positive
+    is_equal: bool
+    ratio_bounds: Interval | None
+    sentence: str
+
+    @classmethod
+    def of(
+        cls, cost: ProfilingCost, ratio: float | None, window_ns: float | None, noun: str = "ratio"
+    ) -> ProfilingCostEntry:
+        """Return the entry of a comparison with an unprofiled step.
+
+        Args:
+            cost: The comparison.
+            ratio: Mean of the primary ratio, or None if unknown.
+            window_ns: Mean length of the ratio's window, or None if unknown.
+            noun: Name of the ratio.
+        """
+        is_known = ratio is not None and window_ns is not None
+        return cls(
+            unprofiled_ns=cost.unprofiled_ns,
+            profiled_ns=cost.profiled_ns,
+            error_ns=cost.error_ns,
+            steps=cost.steps,
+            overhead_ns=cost.overhead_ns,
+            unexplained_ns=cost.unexplained_ns,
+            ratio=cost.ratio,
+            is_equal=cost.is_equal,
+            ratio_bounds=cost.bound_ratio(ratio or 0.0, window_ns or 0.0) if is_known else None,
+            sentence=describe_cost_and_bounds(cost, ratio, window_ns, noun),
+        )
 
 
 class AdviceEntry(Struct, frozen=True):
@@ -1101,6 +1261,9 @@ class RunSummary(Struct, frozen=True):
             difference first.
         extra_work: How much of a given job fits into the bubbles, or None if no job was given.
         first_step: Extra time of the first iteration, or None if it has little or if it is unknown.
+        profiling_cost: Comparison with an unprofiled step, or None if none was given.
+        lateness: Which ranks arrive last at the barriers of a run without a pipeline, or None if
+            the run has a pipeline or shows no barriers.
     """
 
     schema: str
@@ -1143,6 +1306,8 @@ class RunSummary(Struct, frozen=True):
     outliers: tuple[OutlierEntry, ...] = ()
     extra_work: ExtraWorkEntry | None = None
     first_step: FirstStepEntry | None = None
+    profiling_cost: ProfilingCostEntry | None = None
+    lateness: LatenessEntry | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -103,8 +103,20 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
         ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], make_places([0, 1, 2]), [(0, 1)]),
         # Only collectives of the same kind and iteration match.
         ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], make_places([0, 0, 0]), []),
-        # Collectives without a name can only be matched by their group.
+        # A few collectives without a name can only be matched by their group.
         ([(0, 0, 2, 0, 100), (1, 0, 2, 0, 100)], HALF, []),
+        # Ranks that do equal work match by order if they leave together, within 100 us.
+        (
+            [(rank, n, 2, 900 * rank, 1_000 + 90 * rank) for rank in range(2) for n in range(3)],
+            HALF,
+            [(n, n + 3) for n in range(3)],
+        ),
+        # They do not match if they leave apart, ...
+        ([(rank, n, 2, 0, 1_000 + 110 * rank) for rank in range(2) for n in range(3)], HALF, []),
+        # ... if a rank is missing from one of them, ...
+        ([(rank, n, 2, 0, 9) for rank in range(2) for n in range(4 - rank)], HALF, []),
+        # ... or if the ranks are in different stages.
+        ([(rank, n, 2, 0, 9) for rank in range(2) for n in range(4)], BOTH, []),
         # Several collectives in quick succession are matched in order.
         (
             [(rank, 0, 0, 20 * n, 20 * n + 10 + rank) for rank in range(2) for n in range(4)],
@@ -181,6 +193,15 @@ def test_clocks_may_be_off_by_their_uncertainty(
     ]
 
     assert list_meetings(make_collectives(*rows), HALF, make_clocks(0, uncertainty_us)) == expected
+
+
+@pytest.mark.parametrize(("drift_us", "expected"), [(0, [(0, 3), (1, 4), (2, 5)]), (250, [])])
+def test_equal_ranks_leave_together_on_clocks_that_cannot_be_compared(
+    drift_us: int, expected: list[tuple[int, ...]]
+) -> None:
+    ends = [1_000 + (5_000 + n * drift_us) * rank for rank in range(2) for n in range(3)]
+    rows = [(row // 3, row % 3, 2, end - 100, end) for row, end in enumerate(ends)]
+    assert list_meetings(make_collectives(*rows), HALF, make_timebase([0, 1], 0, -1)) == expected
 
 
 def test_sizes_given_by_the_user_need_no_clock() -> None:

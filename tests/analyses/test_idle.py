@@ -543,6 +543,9 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
         "limitations",
         "window",
         "proved_idle_ns",
+        "profiling_cost",
+        "gpu_names",
+        "lateness",
     }
     (rank,) = document["ranks"]
     assert rank["idle_ns"] == sum(activity["idle_ns"] for activity in rank["activities"])

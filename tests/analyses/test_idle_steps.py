@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.outputs import as_json
+from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyzeError, UsageError
 from bubbleviz.model.window import parse_window
 from tests.support.idle_runs import (
     US,
     World,
+    add_overheads,
     c,
     check_sums,
     get_only_rank,
@@ -271,3 +273,25 @@ def test_the_page_names_steps_of_profiles_that_start_at_different_steps(tmp_path
     (packed,) = re.findall(r'id="document">([^<]+)<', page)
     document = json.loads(zlib.decompress(base64.b64decode(packed)))
     assert document["idle"]["steps"] == ["step 1", "step 2", "step 3"]
+
+
+def test_idle_compares_steps_with_an_unprofiled_step(tmp_path: Path) -> None:
+    kernels, calls, ranges = make_training(["step 1", "step 2", "step 3"], [100, 100, 100])
+    file = write_profile(tmp_path, kernels, calls, ranges)
+    add_overheads(file, [(60, 70)])
+    report = bubbleviz.idle(file, unprofiled_step="80us")
+    cost = report.profiling_cost
+    assert cost is not None
+    assert (cost.steps, cost.profiled_ns) == (1, 100_000)
+    assert cost.overhead_ns == pytest.approx(10_000 * cost.profiled_ns / report.ranks[0].span_ns)
+    sentence = report.to_dict()["profiling_cost"]["sentence"]
+    assert "Without the profiler, the idle share may be anything from" in sentence
+    text = format_output(report, "text", 5)
+    assert isinstance(text, str)
+    assert f"! {sentence}" in " ".join(text.split())
+
+
+def test_an_unprofiled_step_needs_steps(tmp_path: Path) -> None:
+    file = write_profile(tmp_path, [k(0, 10, 1), k(20, 30, 2)], [c(0, 1, 1), c(2, 3, 2)], [])
+    with pytest.raises(InputError, match="no ranges were recognized as steps"):
+        bubbleviz.idle(file, unprofiled_step="80us")

@@ -210,7 +210,9 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
 
 
 def _suggest_nccl(measurement: IdleMeasurement) -> str:
-    """Return a clause on how to find the rank that is late, or "" if the profiles do not show it.
+    """Return a clause on how to find the rank that is late.
+
+    The clause is "" if the profiles do not show the rank, or if the report names it already.
 
     The late rank can only be determined for NCCL, if the members of each operation are known. They
     are known if communicators were recorded, or if all devices of a single profile ran the same
@@ -220,6 +222,8 @@ def _suggest_nccl(measurement: IdleMeasurement) -> str:
         Counter({total.name: total.count for total in rank.work if is_nccl(total.name)})
         for rank in measurement.devices
     ]
+    if measurement.late_sentence:
+        return ""
     with_nccl = [
         rank for rank, counts in zip(measurement.devices, counts_of_device, strict=True) if counts
     ]

@@ -16,12 +16,14 @@ from bubbleviz.analyses.idle.outputs import summarize_idle
 from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
+from bubbleviz.analyses.idle.profiled_steps import compare_steps
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
 from bubbleviz.analyses.idle.text import make_kernel_table, render_notebook
+from bubbleviz.analyses.nccl.analysis import Communication, measure_communication
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.interpret import record, start_skew
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.listed_gpus import find_gpus_without_work
@@ -36,6 +38,7 @@ from bubbleviz.progress import Progress, Watch
 from bubbleviz.render.display import Hinting, Picture, PrintedRecords, make_rows, save_as
 from bubbleviz.render.idle_causes import print_idle_causes
 from bubbleviz.report.idle_summary import IdleSummary
+from bubbleviz.report.profiling_cost import parse_unprofiled_step
 from bubbleviz.report.summary import to_values
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
@@ -153,6 +156,7 @@ def idle(
     activities: str | Path | None = None,
     convention: str | Path | Sequence[str | Path] = (),
     window: str | Window | None = None,
+    unprofiled_step: str | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -174,6 +178,8 @@ def idle(
             kernels extend the built-in list.
         window: Part of the run to analyze, in the format of the option ``--window``: a range of
             step numbers, or of times on each profile's own clock. None selects the complete run.
+        unprofiled_step: Length of a step without a profiler, for example ``29.39s``. If given, the
+            report says how far the profile can be trusted.
         keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
             reports.
         jobs: Number of threads used to read a profile.
@@ -186,6 +192,7 @@ def idle(
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: must be a number of microseconds, 0 or more")
     window = parse_window(window) if isinstance(window, str) else window
+    unprofiled_ns = None if unprofiled_step is None else parse_unprofiled_step(unprofiled_step)
     builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
@@ -210,7 +217,50 @@ def idle(
             profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
             excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are excluded")
             skew = (excluded, *skew)
-    return _make_report(profiles, options, (*unreadable, *skew))
+    report = _make_report(profiles, options, (*unreadable, *skew))
+    if unprofiled_ns is not None:
+        report = replace(report, profiling_cost=compare_steps(report.ranks, unprofiled_ns))
+    if not _may_meet(report):
+        return report
+    communication = _read_communication([file.path for file in files], convention, window, jobs)
+    if communication is None:
+        return report
+    return replace(report, lateness=communication.lateness, gpu_names=communication.gpu_names)
+
+
+def _may_meet(report: IdleMeasurement) -> bool:
+    """Return whether the profiles may show which devices meet in collectives.
+
+    The members of collectives are known if communicators were recorded, or if all devices are in
+    one profile. In a pipeline, devices also wait for their inputs, so their lateness is not
+    measured.
+    """
+    communicating = [rank for rank in report.devices if rank.communication_ns]
+    has_pipeline = any(rank.exposed_point_to_point_ns for rank in communicating)
+    if len(communicating) < 2 or has_pipeline:
+        return False
+    has_communicators = all(rank.has_communicators for rank in communicating)
+    return has_communicators or len({rank.path for rank in communicating}) == 1
+
+
+def _read_communication(
+    paths: Sequence[str],
+    convention: str | Path | Sequence[str | Path],
+    window: Window | None,
+    jobs: int,
+) -> Communication | None:
+    """Read the communication of profiles that have been read before, or None if there is none.
+
+    Args:
+        paths: Paths of the profiles.
+        convention: Conventions whose communication kernels extend the built-in list.
+        window: Part of the run to analyze, or None for the complete run.
+        jobs: Number of threads used to read a profile.
+    """
+    try:
+        return measure_communication(paths, convention=convention, window=window, jobs=jobs)
+    except BubblevizError:
+        return None
 
 
 def _make_report(

@@ -20,6 +20,7 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import kinds
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
+from bubbleviz.interpret.process_steps import find_main_thread
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant
 from bubbleviz.model.grouping import find_distinct
@@ -56,7 +57,7 @@ def measure_device(
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, launches = evidence.steps[device.process], evidence.find_launches(device)
-    main_thread = host.find_main_thread(device.process, profile.threads)
+    main_thread = find_main_thread(device.process, profile.threads)
     fallback_threads = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
     threads = find_distinct(np.append(launches.thread, fallback_threads))
     events = evidence.host.select_for_rank(activities, device.rank, threads, numbers)
@@ -120,6 +121,7 @@ def measure_device(
             evidence.copies, activities, device, (times["compute"], times["communication"])
         ),
         launch_queue=_measure_recorded_queue(profile, device, evidence),
+        overhead_ns=intervals.measure(intervals.clip_intervals(device.overhead, start_ns, end_ns)),
     )
 
 

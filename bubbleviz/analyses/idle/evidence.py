@@ -12,10 +12,11 @@ from bubbleviz.analyses.idle import host, waits
 from bubbleviz.analyses.idle.gaps import Device, Launches, find_devices
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.errors import InputError, NothingToAnalyzeError, UsageError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import rename_vague_kernels
-from bubbleviz.interpret.steps import Steps, find_steps, list_frequent_names
+from bubbleviz.interpret.process_steps import find_main_thread, find_process_steps
+from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, join_tables, make_constant
 from bubbleviz.model.copies import Copies
@@ -27,9 +28,6 @@ from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
 from bubbleviz.model.synchronization import EventRecords, Synchronization
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import make_no_ranges
-
-#: Maximum ratio between a device's span and the length of a step.
-_SHORTEST_STEP = 20_000
 
 
 @dataclass(frozen=True)
@@ -125,26 +123,6 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
     return linked.profile, replace(evidence, limitations=limitations)
 
 
-def find_window_extent(
-    profile: Profile, window: Window, options: IdleOptions, remedy: str
-) -> tuple[int, int]:
-    """Return the start and end of a window on the profile's clock, in ns.
-
-    Args:
-        profile: The profile, as the reader returned it.
-        window: The window.
-        options: Options for finding the steps of the profile.
-        remedy: Clause for the error message, saying what to do if the profile has no steps.
-
-    Raises:
-        InputError: The window contains no step.
-        NothingToAnalyzeError: All kernels and copies have zero duration.
-    """
-    linked, devices = _link(profile, options)
-    steps = _find_evidence(linked, devices, options).steps
-    return find_extent(linked.profile, window, steps, remedy)
-
-
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
     """Link the work in a profile to the calls that launched it, and find the devices.
 
@@ -161,41 +139,6 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
             "training steps"
         )
     return linked, devices
-
-
-def find_extent(
-    profile: Profile, window: Window, steps: Mapping[int, Steps], remedy: str
-) -> tuple[int, int]:
-    """Return the start and end of a window on the profile's clock, in ns.
-
-    A window that selects iterations extends from the first start to the last end of the selected
-    steps, over all processes.
-
-    Args:
-        profile: The profile.
-        window: The window.
-        steps: Steps of the training loop, keyed by process.
-        remedy: Clause for the error message, saying what to do if there are no steps.
-
-    Raises:
-        InputError: There are no steps, or none of the steps is in the window.
-    """
-    if window.times_ns is not None:
-        return window.times_ns
-    tables = tuple(steps.values())
-    if not any(map(len, tables)):
-        raise InputError(
-            f"{profile.source.path}: --window {window.text}: no ranges were recognized as steps; "
-            f"{remedy}"
-        )
-    numbers = [number for table in tables for number in table.numbers()]
-    start_ns = np.concatenate([table.start_ns for table in tables])
-    end_ns = np.concatenate([table.end_ns for table in tables])
-    try:
-        is_inside = window.mask_iterations(numbers, start_ns, end_ns)
-    except InputError as error:
-        raise InputError(f"{profile.source.path}: {error}") from error
-    return int(start_ns[is_inside].min()), int(end_ns[is_inside].max())
 
 
 def _find_evidence(
@@ -228,7 +171,8 @@ def _find_evidence(
         waiting = _find_waiting(linked, synchronization, recording_calls, options.kinds)
     lead, threads = _find_threads(profile, devices, calls, call)
     lookup, numbers = options.activities.copy(), Numbering[str]()
-    steps = _find_steps(profile, devices, threads, lookup, options.step)
+    spans_ns = [(device.process, *device.span_ns) for device in devices]
+    steps = find_process_steps(profile, spans_ns, threads, lookup, options.step)
     ranges = host.collect_host_ranges(profile, idle, threads, steps, options.shortest_ns)
     lookup.cache[host.ON_DEVICE] = known.DEVICE, known.KNOWN
     long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
@@ -321,7 +265,7 @@ def _find_threads(
         candidates, count = np.unique(thread, return_counts=True)
         lead[device.rank] = int(candidates[count.argmax()]) if len(candidates) else NONE
     processes = find_distinct(profile.activities.ranks[:, 0]).tolist()
-    main = [host.find_main_thread(process, profile.threads) for process in processes]
+    main = [find_main_thread(process, profile.threads) for process in processes]
     threads = find_distinct(np.array([*main, *lead.values()], np.int64), *launching_threads)
     return lead, subtract_values(threads, np.array([NONE]))
 
@@ -366,41 +310,3 @@ def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
     index = find_positions(calls.row, call[next_work].astype(np.int64))
     columns = calls.thread, calls.start_ns, calls.end_ns
     return Launches(*(np.append(column, NONE)[index] for column in columns))
-
-
-def _find_steps(
-    profile: Profile,
-    devices: Sequence[Device],
-    threads: Ints,
-    lookup: known.ActivityList,
-    pattern: re.Pattern[str] | None,
-) -> dict[int, Steps]:
-    """Find the steps of each process.
-
-    Ranges shorter than the shortest device span divided by ``_SHORTEST_STEP`` are ignored.
-
-    Args:
-        profile: The profile.
-        devices: Devices in the profile.
-        threads: Launching threads and main threads.
-        lookup: Rules that classify ranges by name.
-        pattern: Pattern for step names that the user gave, or None to recognize steps
-            automatically.
-
-    Raises:
-        UsageError: No range name matches the pattern.
-    """
-    first_ns, last_ns = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
-    shortest_ns = max(int((last_ns - first_ns).min()) // _SHORTEST_STEP, 1)
-    first, last = np.array([first_ns.min()]), np.array([last_ns.max()])
-    ranges = profile.all_ranges.lasting(shortest_ns, threads, first, last, None)
-    steps = {
-        process: find_steps(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
-        for process in sorted({device.process for device in devices})
-    }
-    if pattern is not None and not any(len(table) for table in steps.values()):
-        raise UsageError(
-            f"--step: no range on a launching thread in {profile.source.path} has this name; the "
-            f"longest ranges are {list_frequent_names(ranges)}"
-        )
-    return steps

@@ -12,7 +12,7 @@ innermost one wins::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -49,8 +49,6 @@ _MAX_CALLS = 1 << 20
 ON_DEVICE = "a module runs on the device"
 #: Matches XLA's range names for work on a device.
 _XLA = re.compile(r"(?:XlaModule|Thunk):#")
-#: Matches XLA's names for the thread that runs the program, whose thread id XLA does not record.
-_PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
 def collect_gap_calls(
@@ -535,19 +533,6 @@ def _read_ranges_in_gaps(
     ]
     ranges = replace(join_tables(logs), names=tuple(name for log in logs for name in log.names))
     return ranges.take(_mask_in_idle_time(ranges, np.arange(len(ranges)), idle))
-
-
-def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
-    """Return the main thread of a process: the thread whose id equals the process id.
-
-    If ``threads`` does not contain this thread, the process's first thread with a name typical of
-    Python's main thread (see ``_PYTHON``) is used instead. If there is no such thread either, the
-    id of the main thread is assumed to equal the process id.
-    """
-    main_thread = (process << 24) + model.get_pid(process)
-    names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
-    python_threads = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
-    return python_threads[0] if python_threads and main_thread not in names else main_thread
 
 
 def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.copies import CopyTotal
+from bubbleviz.analyses.idle.profiled_steps import IDLE_NOUN
 from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     ActivityIdle,
@@ -41,7 +42,14 @@ from bubbleviz.report.idle_summary import (
     IdleStep,
     IdleSummary,
 )
-from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry, to_values
+from bubbleviz.report.summary import (
+    Average,
+    LatenessEntry,
+    LimitationEntry,
+    ProfilingCostEntry,
+    RestrictionEntry,
+    to_values,
+)
 
 #: Columns of the CSV file of gaps.
 COLUMNS = (
@@ -99,7 +107,21 @@ def summarize_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
             for index, (rank, score) in enumerate(ranks)
         ],
         limitations=LimitationEntry.list_of(measurement.limitations),
+        profiling_cost=_make_cost(measurement),
+        gpu_names=measurement.gpu_names,
+        lateness=None
+        if measurement.lateness is None
+        else LatenessEntry.of(measurement.lateness, measurement.late_sentence),
     )
+
+
+def _make_cost(measurement: IdleMeasurement) -> ProfilingCostEntry | None:
+    """Return the comparison with an unprofiled step. The ratio is the idle share."""
+    cost, span_ns = measurement.profiling_cost, measurement.span_ns
+    if cost is None:
+        return None
+    share = measurement.idle_ns / span_ns if span_ns else None
+    return ProfilingCostEntry.of(cost, share, cost.profiled_ns, IDLE_NOUN)
 
 
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
 from bubbleviz.analyses.idle.advice import advice, describe_division, make_title
+from bubbleviz.analyses.idle.profiled_steps import describe_cost
 from bubbleviz.analyses.idle.report import BUSY, IdleMeasurement, RankIdle
 from bubbleviz.analyses.idle.text import TERMS, list_all, list_summary, list_tables
 from bubbleviz.model.columns import NONE, Ints
@@ -71,12 +72,16 @@ def render(measurement: IdleMeasurement) -> str:
     The page contains the title, the advice, all non-empty tables, the picture, the limitations and
     the timeline data.
     """
-    division = [describe_division(measurement)] if measurement.span_ns else []
+    lines = [f"Late: {measurement.late_sentence}"] if measurement.late_sentence else []
+    if measurement.span_ns:
+        lines.append(describe_division(measurement))
+    if cost := describe_cost(measurement):
+        lines.append(f"! {cost}")
     if any(rank.overlap for rank in measurement.devices):
-        division.append(_HIDDEN_WORK)
+        lines.append(_HIDDEN_WORK)
     title, *sentences = (
         escape(to_one_line(text, 600))
-        for text in (make_title(measurement), *division, *advice(measurement))
+        for text in (make_title(measurement), *lines, *advice(measurement))
     )
     parts = {
         name: (table.title or name, render_html([replace(table, title="")]))

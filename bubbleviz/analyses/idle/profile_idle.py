@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bubbleviz.analyses.idle.device_idle import measure_device
-from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions, find_extent, gather_evidence
+from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions, gather_evidence
 from bubbleviz.analyses.idle.gaps import find_devices
 from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.conventions import host_activities as known
@@ -15,6 +15,7 @@ from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import communication, start_skew
 from bubbleviz.interpret.collectives import has_communicators
 from bubbleviz.interpret.listed_gpus import ListedGpu, list_gpus
+from bubbleviz.interpret.process_steps import find_extent
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation, LimitationKind

@@ -12,12 +12,15 @@ from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.analyses.idle.gaps import LaneIntervals
 from bubbleviz.conventions.host_activities import UNRECORDED
 from bubbleviz.explain.idle import IdleIntervals, merge_pieces
+from bubbleviz.explain.late_arrivals import Lateness
 from bubbleviz.explain.slowness import score_by_fastest
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
+from bubbleviz.report.late_ranks import describe_main_late_rank
+from bubbleviz.report.profiling_cost import ProfilingCost
 from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
 #: Kinds of limitations that make the busy and idle times uncertain.
@@ -185,6 +188,8 @@ class RankIdle:
         copies: Copies grouped by direction and memory kind, longest total first. Empty if the
             profile records no details of copies.
         has_communicators: Whether the profile records which ranks take part in its communication.
+        overhead_ns: Time in the span during which the profiler recorded that it stopped the
+            process.
     """
 
     label: str
@@ -222,6 +227,7 @@ class RankIdle:
     launch_queue: LaunchQueue | None
     copies: tuple[CopyTotal, ...] = ()
     has_communicators: bool = False
+    overhead_ns: int = 0
 
     def __repr__(self) -> str:
         idle_ms, span_ms = self.idle_ns / 1e6, self.span_ns / 1e6
@@ -305,6 +311,10 @@ class IdleMeasurement:
         meaning: Explanation of each activity, keyed by the activity's name.
         limitations: What could not be measured, and why.
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
+        profiling_cost: Comparison with an unprofiled step, or None if none is given.
+        lateness: Which GPUs arrive last at collectives, or None if unknown. Its ranks are indices
+            of ``gpu_names``.
+        gpu_names: Display name of each GPU that ``lateness`` compares.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -314,6 +324,16 @@ class IdleMeasurement:
     meaning: Mapping[str, str]
     limitations: tuple[Limitation, ...]
     window: str | None = None
+    profiling_cost: ProfilingCost | None = None
+    lateness: Lateness | None = None
+    gpu_names: tuple[str, ...] = ()
+
+    @property
+    def late_sentence(self) -> str:
+        """Description of the GPU for which others usually wait, or "" if there is none."""
+        if self.lateness is None or self.lateness.main is None:
+            return ""
+        return describe_main_late_rank(self.lateness, self.gpu_names[self.lateness.main.rank])
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from bubbleviz.analyses.idle.advice import (
 )
 from bubbleviz.analyses.idle.copies import CopyTotal, format_size
 from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.profiled_steps import describe_cost
 from bubbleviz.analyses.idle.report import (
     BUSY,
     COPIES,
@@ -32,6 +33,7 @@ from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.idle_causes import ACTIVITY_TITLE, list_activity_rows
 from bubbleviz.render.notebook import wrap_picture
+from bubbleviz.render.text.late_ranks import list_late_ranks
 from bubbleviz.render.text.terminal import Display, render_lines
 from bubbleviz.report.bubble_parts import divide_whole
 from bubbleviz.report.idle_summary import GapExample
@@ -111,9 +113,12 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
         top: Maximum number of rows per table.
     """
     steps_by = ", ".join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))
+    yield from _list_late_sentence(measurement)
     yield blocks.Sentence(make_title(measurement))
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
+    if cost := describe_cost(measurement):
+        yield blocks.Sentence(f"! {cost}")
     if measurement.devices:
         yield blocks.Sentence("\n".join(TERMS))
         yield make_device_table(measurement, top)
@@ -123,6 +128,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     if measurement.activities:
         yield make_activity_table(measurement, top)
     yield from _list_waits(measurement, top)
+    yield from list_late_ranks(measurement.lateness, measurement.gpu_names.__getitem__)
     yield from _explain_activities(measurement, top)
     yield from _list_steps(measurement, f"Most idle steps ({steps_by})", top)
     yield blocks.Sentence("\n" + "\n".join(advice(measurement)) + "\n")
@@ -136,9 +142,12 @@ def list_all(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
 
 def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
     """Yield a summary for a pull request or a wiki: the division of time, tables and advice."""
+    yield from _list_late_sentence(measurement)
     yield blocks.Sentence(make_title(measurement), style="bold")
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
+    if cost := describe_cost(measurement):
+        yield blocks.Sentence(f"! {cost}")
     if measurement.devices:
         yield make_device_table(measurement, _MANY_ROWS.devices)
         yield blocks.make_bullets(TERMS)
@@ -150,6 +159,12 @@ def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
         yield replace(table, rows=[row for row in table.rows if row])
     yield blocks.make_bullets(advice(measurement))
     yield from _list_limitations(measurement)
+
+
+def _list_late_sentence(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
+    """Yield a line on the GPU for which others usually wait at collectives, if there is one."""
+    if measurement.late_sentence:
+        yield blocks.Sentence(measurement.late_sentence, lead="Late: ")
 
 
 def _list_limitations(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
@@ -224,9 +239,12 @@ def _list_first_blocks(
         has_all_steps: Whether to list steps in a table instead of naming the most idle step.
     """
     hint = "; -v"
+    yield from _list_late_sentence(measurement)
     yield blocks.Sentence(make_title(measurement), style="bold")
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
+    if cost := describe_cost(measurement):
+        yield blocks.Sentence(f"! {cost}")
     if len(measurement.devices) == 1:
         # A table would repeat the division.
         (device,) = measurement.devices
@@ -445,10 +463,10 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
-    """Return the tables of devices, kernels, copies, host activities and waits, keyed by title.
+    """Return the tables of devices, kernels, copies, activities, waits and late ranks, by title.
 
-    The tables of copies and of host activities are left out if they have no rows. Copies by device
-    are left out if there is only one device. The number of rows per table is limited to
+    The tables of copies, host activities and late ranks are left out if they have no rows. Copies
+    by device are left out if there is only one device. The number of rows per table is limited to
     ``MAX_SHOWN_DEVICES``.
     """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES, full_names=True)
@@ -464,6 +482,8 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     if measurement.activities:
         tables["Hosts"] = make_activity_table(measurement, MAX_SHOWN_DEVICES)
     tables["Waits"] = make_wait_table(measurement, MAX_SHOWN_DEVICES)
+    for table in list_late_ranks(measurement.lateness, measurement.gpu_names.__getitem__):
+        tables["Late"] = table
     return tables
 
 

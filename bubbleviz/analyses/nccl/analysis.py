@@ -18,22 +18,26 @@ from bubbleviz.analyses.nccl.communications import (
     Communicator,
     RecordingClock,
     Split,
+    Timing,
 )
 from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.kernels import Kernels, pool_kernels
+from bubbleviz.analyses.nccl.late_devices import measure_late_devices
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyzeError, UsageError
+from bubbleviz.explain.late_arrivals import Lateness
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, make_constant
-from bubbleviz.model.grouping import find_distinct, group_rows
+from bubbleviz.model.grouping import find_distinct, find_distinct_rows, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind, add_up_counts
 from bubbleviz.model.numbering import merge_tables
 from bubbleviz.model.profile import Source
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
+from bubbleviz.report.late_ranks import describe_main_late_rank
 from bubbleviz.report.restrictions import list_restrictions
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
@@ -55,6 +59,8 @@ class Communication:
         faults: Operations at which the run hangs, according to flight recorders.
         window: The analyzed part of the run as the user wrote it, or None for the complete run.
         hosts: Hostnames of all profiles, including profiles that could not be read.
+        lateness: Which GPUs arrive last at collectives, or None if unknown.
+        gpu_names: Display name of each GPU in the profiles.
     """
 
     operations: Communications
@@ -65,6 +71,15 @@ class Communication:
     faults: tuple[hangs.Fault, ...] = ()
     window: str | None = None
     hosts: tuple[str, ...] = ()
+    lateness: Lateness | None = None
+    gpu_names: tuple[str, ...] = ()
+
+    @property
+    def late_sentence(self) -> str:
+        """Description of the GPU for which others usually wait, or "" if there is none."""
+        if self.lateness is None or self.lateness.main is None:
+            return ""
+        return describe_main_late_rank(self.lateness, self.gpu_names[self.lateness.main.rank])
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -149,14 +164,31 @@ def measure_communication(
         ),
     )
     if window is None:
-        return communication
+        return _add_lateness(communication, profiles)
     extent_ns = window.times_ns or (profiles[0].window_ns if profiles else None)
     if extent_ns is None:
         raise UsageError(
             f"--window {window.text}: NCCL event files contain no iterations; add a profile of the "
             "run, or select by time"
         )
-    return _select_window(communication, window, extent_ns)
+    return _add_lateness(_select_window(communication, window, extent_ns), profiles)
+
+
+def _add_lateness(communication: Communication, profiles: Sequence[NcclProfile]) -> Communication:
+    """Add the GPUs that arrive last at collectives, and the names of all GPUs.
+
+    A GPU is named after its rank in the run if the files contain it, otherwise after its host,
+    process and device.
+    """
+    table = communication.operations
+    places = [place for profile in profiles for place in profile.kernels.places]
+    names = [f"{host} pid {pid} GPU {gpu}" for pid, gpu, host in places]
+    is_known = (table.timing == Timing.KERNEL) & (table.gpu != NONE) & (table.run_rank != NONE)
+    pairs = find_distinct_rows(table.gpu, table.run_rank, mask=is_known)
+    for gpu, rank in pairs.T.tolist():
+        names[gpu] = f"rank {rank} ({places[gpu][2]})"
+    lateness = measure_late_devices(table, profiles) if len(places) > 1 else None
+    return replace(communication, lateness=lateness, gpu_names=tuple(names))
 
 
 def merge_communication(
@@ -246,6 +278,9 @@ def _split_waiting(
         rows = slice(first, first + len(file.events))
         peer_wait_ns[rows], transfer_ns[rows] = file.events.peer_wait_ns, file.events.transfer_ns
         first = rows.stop
+    meeting = np.where(instance == NONE, order_instance + instance.max(initial=0) + 1, instance)
+    is_paired = (instance != NONE) | (order_instance != NONE)
+    table = replace(table, meeting=np.where(is_paired, meeting, NONE))
     return members.split_waiting(
         count_shared(table), instance, order_instance, clock_group, peer_wait_ns, transfer_ns
     )

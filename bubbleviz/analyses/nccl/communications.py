@@ -199,6 +199,7 @@ class Communications(Table):
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Total time that other members waited for this rank, or -1 if unknown.
         split: How waiting and moving were distinguished, a code of :class:`Split`.
+        meeting: Number shared by all members of the operation, or -1 if unknown.
         names: Names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's communicator hashes, or PyTorch's process groups.
     """
@@ -233,6 +234,7 @@ class Communications(Table):
     moving_ns: Ints
     awaited_ns: Ints
     split: Ints
+    meeting: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 

@@ -22,7 +22,7 @@ from bubbleviz.analyses.nccl.summary import (
 from bubbleviz.analyses.nccl.totals import Total, find_totals, measure_sizes, sum_operations
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import format_csv, format_json, quote_formula
-from bubbleviz.report.summary import LimitationEntry, RestrictionEntry, to_values
+from bubbleviz.report.summary import LatenessEntry, LimitationEntry, RestrictionEntry, to_values
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
 #: Definitions of the terms in the report, printed below the table and written to the JSON.
@@ -95,6 +95,10 @@ def build_summary(communication: Communication) -> NcclSummary:
         definitions=DEFINITIONS,
         restrictions=RestrictionEntry.list_of(communication.restrictions),
         limitations=LimitationEntry.list_of(communication.limitations),
+        gpu_names=communication.gpu_names,
+        lateness=None
+        if communication.lateness is None
+        else LatenessEntry.of(communication.lateness, communication.late_sentence),
     )
 
 

@@ -8,16 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bubbleviz.analyses.idle.evidence import IdleOptions, find_window_extent
 from bubbleviz.analyses.nccl.communications import Communications, Communicator
 from bubbleviz.analyses.nccl.kernels import Kernels, select_kernels
 from bubbleviz.analyses.nccl.nvtx_operations import GLOBS, collect_range_operations
 from bubbleviz.analyses.nccl.pytorch_operations import collect_pytorch_operations
-from bubbleviz.conventions import host_activities
+from bubbleviz.analyses.nccl.step_parts import (
+    PART_GLOBS,
+    DeviceSteps,
+    find_device_steps,
+    is_part_name,
+)
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret import communication, linking, record
+from bubbleviz.interpret.process_steps import find_extent
 from bubbleviz.interpret.start_skew import RecordedDevice, find_recorded_devices
 from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -58,6 +63,7 @@ class NcclProfile:
             profile.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
+        steps: Steps of the processes, and how the devices spent them.
     """
 
     source: Source
@@ -68,6 +74,7 @@ class NcclProfile:
     alternatives: str
     window_ns: tuple[int, int] | None = None
     recorded: tuple[RecordedDevice, ...] = ()
+    steps: DeviceSteps | None = None
 
 
 def read_profile(
@@ -95,7 +102,8 @@ def read_profile(
         InputError: The profile contains none of the window's iterations.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        full_profile = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
+        globs = (*GLOBS, *naming.OPERATION_GLOBS, *PART_GLOBS)
+        full_profile = file.read(globs, partial=True)
         profile = _make_nccl_profile(full_profile, kinds)
         if len(profile.kernels) == 0:
             alternatives = record.suggest_other_commands(
@@ -103,9 +111,9 @@ def read_profile(
             )
             profile = replace(profile, alternatives=alternatives)
         if window is not None:
-            options = IdleOptions(0, None, host_activities.default_activities(), kinds)
+            steps = {} if profile.steps is None else profile.steps.steps
             try:
-                window_ns = find_window_extent(full_profile, window, options, _NO_STEPS_REMEDY)
+                window_ns = find_extent(full_profile, window, steps, _NO_STEPS_REMEDY)
                 profile = replace(profile, window_ns=window_ns)
             except ProfileError as error:
                 # If this profile were skipped, another profile would number the iterations.
@@ -128,7 +136,9 @@ def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     if payloads is not None and len(payloads) == 0:
         payloads = None
     profile = communication.add_communication(profile, kinds)
-    is_from_api = [not name.startswith("nccl:") for name in profile.ranges.names]
+    is_from_api = [
+        not name.startswith("nccl:") and not is_part_name(name) for name in profile.ranges.names
+    ]
     ranges = profile.ranges.take(np.array(is_from_api, bool)[profile.ranges.name_id])
     linked = linking.link(profile, ranges)
     activities = linked.profile.activities
@@ -151,6 +161,7 @@ def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
         ),
         alternatives="",
         recorded=find_recorded_devices(linked, activities, kinds),
+        steps=find_device_steps(linked, rows) if len(rows) else None,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from bubbleviz.analyses.nccl.communications import RecordingClock
 from bubbleviz.report.memory import Count, Finite
-from bubbleviz.report.summary import LimitationEntry, RestrictionEntry
+from bubbleviz.report.summary import LatenessEntry, LimitationEntry, RestrictionEntry
 
 #: Name and version of this model.
 NCCL_SCHEMA = "bubbleviz.nccl/1"
@@ -171,6 +171,9 @@ class NcclSummary(Struct, frozen=True):
         definitions: Meaning of the terms.
         restrictions: Why operations are missing from the sums, most severe first.
         limitations: What could not be measured, and why.
+        gpu_names: Display name of each GPU in the profiles.
+        lateness: Which GPUs arrive last at collectives, or None if unknown. Ranks are indices of
+            ``gpu_names``, and iterations are indices of steps.
     """
 
     schema: str
@@ -196,3 +199,5 @@ class NcclSummary(Struct, frozen=True):
     definitions: tuple[str, ...]
     restrictions: list[RestrictionEntry]
     limitations: list[LimitationEntry]
+    gpu_names: tuple[str, ...] = ()
+    lateness: LatenessEntry | None = None

@@ -16,7 +16,12 @@ from itertools import pairwise
 from statistics import quantiles
 
 from bubbleviz.analyses.watch.recorded_rank import RecordedRank
-from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIteration, measure_paces
+from bubbleviz.analyses.watch.watched_iterations import (
+    RankPace,
+    WatchedIteration,
+    measure_late_ranks,
+    measure_paces,
+)
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret import recording, tables
@@ -364,6 +369,7 @@ class Watcher:
             ratios=ratios,
             parts=() if explained is None else list_parts(report, [explained]),
             paces=measure_paces(report, iteration),
+            late=measure_late_ranks(report, iteration),
         )
 
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:

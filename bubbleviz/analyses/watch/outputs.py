@@ -25,6 +25,8 @@ Take: TypeAlias = Callable[[Observation], None]
 _RANKS = 8
 #: Fields of :class:`.RankPace` that JSON lines contain for each of the three slowest ranks.
 _PACE = ("rank", "host", "stage", "compute_ns", "excess")
+#: Fields of :class:`.LatePace` that JSON lines contain for each of the three latest ranks.
+_LATE = ("rank", "host", "late_ns", "barriers", "part", "part_ns")
 #: A metric: its name, description, label names, and (label values, value) pairs.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
 
@@ -96,6 +98,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
                 "slowest": [
                     {name: getattr(p, name) for name in _PACE} for p in iteration.paces[:3]
                 ],
+                "late": [{name: getattr(p, name) for name in _LATE} for p in iteration.late[:3]],
             }
             for iteration in observation.iterations
         )
@@ -272,3 +275,9 @@ def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]
         for pace in iteration.slow[:_RANKS]
     ]
     yield "rank_compute_excess_ratio", text, ("rank", "host", "stage"), slow
+    text = f"Mean time for which other ranks waited at barriers for a rank; up to {_RANKS} ranks."
+    late = [
+        ((str(pace.rank), pace.host, pace.part), pace.late_ns / 1e9)
+        for pace in iteration.late[:_RANKS]
+    ]
+    yield "rank_late_seconds", text, ("rank", "host", "part"), late

@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bubbleviz.analyses.watch.measurement import Observation
-from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIteration
+from bubbleviz.analyses.watch.watched_iterations import LatePace, RankPace, WatchedIteration
 from bubbleviz.errors import BubblevizError
+from bubbleviz.explain.run_lateness import BEFORE_FORWARD
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import quote_for_shell
@@ -30,7 +31,7 @@ _MIN_RANGE = 0.02
 
 
 def format_line(iteration: WatchedIteration) -> str:
-    """Format an iteration as one line with its primary ratio, length, main causes and slowest rank.
+    """Format an iteration as one line with its ratio, length, main causes, late and slow rank.
 
     If the pause before the iteration was long, the line also contains the pause.
     """
@@ -48,6 +49,8 @@ def format_line(iteration: WatchedIteration) -> str:
         parts.append(causes)
     if iteration.usual_pause_ns != NONE:
         parts.append(_format_pause(iteration))
+    if iteration.late_rank is not None:
+        parts.append(f"late: {_format_late(iteration.late_rank)}")
     if iteration.slow:
         parts.append(f"slow: {_format_slow(iteration.slow[0])}")
     return "; ".join(parts)
@@ -57,6 +60,16 @@ def _format_ranks(iteration: WatchedIteration) -> str:
     if 0 < iteration.world_size != iteration.ranks:
         return f"{iteration.ranks} of {iteration.world_size} ranks"
     return texts.format_count(iteration.ranks, "rank")
+
+
+def _format_late(late: LatePace) -> str:
+    """Describe a rank that arrived last at barriers: how late it was, and in which part."""
+    host = texts.to_one_line(late.host, _MAX_HOST)
+    longer = f"{late.part_ns / 1e6:,.3f} ms"
+    part = f": {late.part} took {longer} longer" if late.part else ""
+    if late.part == BEFORE_FORWARD:
+        part = f": its first forward began {longer} later"
+    return f"rank {late.rank}{f' ({host})' if host else ''} by {late.late_ns / 1e6:,.3f} ms{part}"
 
 
 def _format_slow(slow: RankPace) -> str:
@@ -123,7 +136,7 @@ def format_page(
 
 
 def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
-    """Yield lines about the latest iteration, the trend, slow and silent ranks, and the advice."""
+    """Yield lines about the latest iteration, the trend, outlying ranks, and the advice."""
     newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
     ratio_text = "unknown" if value is None else texts.format_percent(value)
@@ -148,6 +161,8 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
     ]
     if paused:
         yield (Span(f"Iteration {paused[-1].number} {_format_pause(paused[-1])}", "red"),)
+    if newest.late_rank is not None:
+        yield (Span(f"Late: {_format_late(newest.late_rank)}", "red"),)
     for slow in newest.slow[:_SHOWN_RANKS]:
         yield (Span(f"Slow: {_format_slow(slow)}", "red"),)
     if observation.silent:

@@ -10,12 +10,18 @@ import numpy as np
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
+from bubbleviz.explain.late_arrivals import sum_by_rank
 from bubbleviz.explain.slowness import group_peers, measure_excess
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, format_percent, suggest_word
 from bubbleviz.report import gate
 from bubbleviz.report.bubble_parts import BubblePart
 from bubbleviz.report.report import Report
+from bubbleviz.report.run_lateness import find_lateness
+
+#: Minimum lateness of a rank that is shown, as a fraction of the longest compute time of a
+#: rank.
+MIN_LATE = 0.02
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,28 @@ class RankPace:
 
 
 @dataclass(frozen=True)
+class LatePace:
+    """How late a rank arrived at the barriers of one iteration.
+
+    Attributes:
+        rank: Rank number within the run.
+        host: Hostname, or "" if unknown.
+        late_ns: Sum, over the barriers at which the rank arrived last, of the mean time by which
+            the other ranks waited longer.
+        barriers: Number of barriers at which the rank arrived last.
+        part: Part of the step that contributes most to the lateness, or "" if unknown.
+        part_ns: Time by which the rank spent longer in this part than the other ranks.
+    """
+
+    rank: int
+    host: str
+    late_ns: int
+    barriers: int
+    part: str
+    part_ns: int
+
+
+@dataclass(frozen=True)
 class WatchedIteration:
     """One iteration of a running job.
 
@@ -65,6 +93,8 @@ class WatchedIteration:
         slow: Paces of the slow ranks, sorted by descending excess.
         usual_pause_ns: Usual pause between iterations if the pause before this iteration was long,
             otherwise -1.
+        late: Ranks that arrived last at barriers, sorted by descending lateness. Empty if the run
+            has a pipeline or shows no barriers.
     """
 
     number: int
@@ -79,6 +109,44 @@ class WatchedIteration:
     paces: tuple[RankPace, ...]
     slow: tuple[RankPace, ...] = ()
     usual_pause_ns: int = NONE
+    late: tuple[LatePace, ...] = ()
+
+    @property
+    def late_rank(self) -> LatePace | None:
+        """The rank that arrived latest, or None if it cost less than 2 % of the compute time."""
+        # The length of the iteration is unknown if clocks cannot be compared.
+        compute_ns = max((pace.compute_ns for pace in self.paces), default=0)
+        if not self.late or self.late[0].late_ns < MIN_LATE * compute_ns:
+            return None
+        return self.late[0]
+
+
+def measure_late_ranks(report: Report, iteration: Iteration) -> tuple[LatePace, ...]:
+    """Return the ranks that arrived last at the barriers of an iteration.
+
+    They are sorted by descending lateness. The result is empty if the run has a pipeline, or if no
+    barrier of the iteration is known.
+    """
+    lateness = report.derive(find_lateness)
+    if lateness is None:
+        return ()
+    arrivals = lateness.arrivals.take(lateness.arrivals.step == iteration.index)
+    late = []
+    for entry in sum_by_rank(arrivals):
+        rank = report.ranks[entry.rank]
+        part, part_ns = entry.parts[0]
+        is_known = any(time_ns for _, time_ns in entry.parts)
+        late.append(
+            LatePace(
+                rank=rank.number,
+                host=rank.host,
+                late_ns=entry.late_ns,
+                barriers=entry.barriers,
+                part=part if is_known else "",
+                part_ns=part_ns,
+            )
+        )
+    return tuple(late)
 
 
 def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:

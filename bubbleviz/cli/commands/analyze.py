@@ -64,6 +64,7 @@ def analyze(
     piece: str | None = option(
         "4ms", "Length of the indivisible pieces of --extra-work [default: all of it]", "Schedule"
     ),
+    unprofiled_step: str | None = options.UNPROFILED_STEP,
     cross_thread: bool = flag(
         "Do not count kernels of the autograd thread as backward.",
         "Names",
@@ -115,6 +116,7 @@ def analyze(
                 "--flops": flops,
                 "--extra-work": extra_work,
                 "--piece": piece,
+                "--unprofiled-step": unprofiled_step,
                 "--no-cross-thread": not cross_thread,
                 "--order": order,
                 "--same-clock": same_clock,
@@ -153,6 +155,7 @@ def analyze(
                 flops=flops,
                 extra_work=extra_work,
                 piece=piece,
+                unprofiled_step=unprofiled_step,
                 cross_thread=cross_thread,
                 order=ranks,
                 same_clock=clocks,

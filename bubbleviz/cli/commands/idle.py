@@ -11,6 +11,7 @@ from bubbleviz.cli.options import (
     JSON,
     MARKDOWN,
     PICTURE_FILES,
+    UNPROFILED_STEP,
     ReadingOptions,
     command,
 )
@@ -55,6 +56,7 @@ def idle(
     top: int | None = option(
         "N", "Maximum number of rows in tables, and of gaps in the JSON output.", "Selection", min=1
     ),
+    unprofiled_step: str | None = UNPROFILED_STEP,
     reading: ReadingOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
@@ -77,6 +79,7 @@ def idle(
             shortest_us=shortest,
             activities=activities,
             convention=convention or (),
+            unprofiled_step=unprofiled_step,
             progress=bars,
             **settings,
         )

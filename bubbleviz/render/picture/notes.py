@@ -12,6 +12,7 @@ from bubbleviz.render.picture.title import shows_lower_bound
 from bubbleviz.render.selection import Selection, choose_row_marks
 from bubbleviz.report.captions import describe_slow_iteration
 from bubbleviz.report.labels import MARK, truncate_name
+from bubbleviz.report.profiled_run import list_profiling_sentences
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import write_marked_advice
 from bubbleviz.report.view import View
@@ -66,7 +67,7 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
-    """Yield sentences about ratio bounds, clocks, marked ranks and a slow iteration.
+    """Yield sentences about ratio bounds, the profiler, clocks, marked ranks and a slow iteration.
 
     Bounds are explained only if a single iteration is drawn. Clock bounds are given only if they
     are at least ``_MIN_BOUNDS_WIDTH`` apart. Styles without notes have no marks of clocks and
@@ -86,6 +87,8 @@ def _explain_ratios(timeline: TimelinePainter) -> Iterator[str]:
         yield slow_iteration
     if report.contradicted(report.headline):
         yield "!: the ratio depends on clocks that contradict each other."
+    for sentence in list_profiling_sentences(report):
+        yield f"{sentence}."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     if high - low >= _MIN_BOUNDS_WIDTH:
         # Name the iteration, because the title shows the mean over all iterations.

@@ -30,7 +30,9 @@ from bubbleviz.report.bubble_parts import (
 )
 from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.measure import is_idle_elsewhere, name_measure
+from bubbleviz.report.profiled_run import list_profiling_sentences
 from bubbleviz.report.report import Report
+from bubbleviz.report.run_lateness import describe_late_rank
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 from bubbleviz.report.warm_up import describe_warm_up
@@ -125,14 +127,14 @@ def _list_restrictions(report: Report) -> tuple[str, ...]:
 
 
 def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield texts about the primary ratio's clock bounds, lower bound and kernel time.
+    """Yield texts about the primary ratio's profiler, clock bounds, lower bound and kernel time.
 
     Yields nothing for unknown bounds.
 
     Args:
         report: The report.
         narrow: Whether to include clock bounds no wider than the confidence interval or
-            ``_CLOCK_BOUNDS``.
+            ``_CLOCK_BOUNDS``, and the comparison with an unprofiled step.
 
     Yields:
         (separator, text) pairs. The separator belongs before the text.
@@ -140,6 +142,8 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
     interval = report.summary.bubble_interval.get(report.headline)
     ci95 = report.summary.bubble_ratio[report.headline].ci95
     min_width = 0.0 if narrow else max(2 * (ci95 or 0.0), _CLOCK_BOUNDS)
+    for sentence in list_profiling_sentences(report) if narrow else ():
+        yield "; ", sentence
     if interval is not None and interval[1] - interval[0] > min_width:
         yield ", ", f"clock bounds {doc.format_interval(interval)} %"
     low = report.lower_bound(report.headline)
@@ -335,9 +339,12 @@ def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[d
 def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the lines with the primary ratio, the run, the schedule, and the restrictions.
 
-    A schedule that the run matches exactly is named in the line about the run. Any other schedule,
-    and a plan, has a separate line. If FLOPs are given, the utilization follows the run.
+    If the other ranks usually wait for one rank at barriers, this rank comes first. A schedule that
+    the run matches exactly is named in the line about the run. Any other schedule, and a plan, has
+    a separate line. If FLOPs are given, the utilization follows the run.
     """
+    if late := describe_late_rank(report):
+        yield from wrap_paragraph(to_one_line(late), display, lead="Late:", max_lines=4)
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else format_percent(mean)
     lead = f"{capitalize(name_measure(report).name)}: {value}"
@@ -355,6 +362,8 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
         yield from wrap_paragraph(
             to_one_line(mark, 160), display, lead="!", lead_style=_WARNING, max_lines=2
         )
+    for sentence in list_profiling_sentences(report):
+        yield from wrap_paragraph(sentence, display, lead="!", lead_style=_WARNING, max_lines=4)
 
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:

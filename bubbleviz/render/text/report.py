@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from bubbleviz.model.texts import capitalize, to_one_line
 from bubbleviz.render import document as doc
@@ -14,13 +15,16 @@ from bubbleviz.render.text.bubble_tables import (
     make_cause_table,
 )
 from bubbleviz.render.text.first_screen import choose_first_sentence, describe_headline
+from bubbleviz.render.text.late_ranks import list_late_ranks
 from bubbleviz.render.text.profiles import list_clocks, list_coverage
 from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.advice import choose_shown_iteration
+from bubbleviz.report.labels import name_rank
 from bubbleviz.report.marked_ranks import choose_marked_ranks
 from bubbleviz.report.methods import write_methods
 from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
+from bubbleviz.report.run_lateness import describe_late_rank, find_lateness
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
@@ -64,6 +68,8 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     Sections may share a name. The headline and the first advice have the name "", because they
     cannot be selected by name.
     """
+    late = describe_late_rank(report)
+    yield "", [doc.Sentence(f"{late}\n", lead="Late: ")] if late else []
     value, *lines = describe_headline(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
     yield "operations", orders.list_orders(report)
@@ -91,6 +97,8 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
     yield "operations", extra_work.list_extra_work(report)
     yield "advice", savings.list_advice(report)
     yield "slowdown", savings.list_slowdowns(report)
+    lateness = report.derive(find_lateness)
+    yield "slowdown", list_late_ranks(lateness, partial(name_rank, report))
     yield "ratios", ratio_tables.list_not_averaged(report)
     yield "clocks", list_clocks(report)
     yield "coverage", list_coverage(report)
@@ -118,7 +126,9 @@ def summarize(report: Report) -> list[doc.Block]:
     value, bounds, run, reason = describe_headline(report)
     first = describe_first_steps(report)
     outliers = choose_marked_ranks(report).sentence
+    late = describe_late_rank(report)
     return [
+        *([doc.Sentence(f"Late: {late}")] if late else []),
         doc.Sentence(bounds, lead=capitalize(value)),
         doc.Sentence(f"{run}; {reason}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),

@@ -22,6 +22,9 @@ function showHead(run) {
     `${formatCount(report.ranks.length, "rank")} on ${formatCount(hosts, "host")}, ${averaged} of ${formatCount(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `Headline ratio: ${report.headline} (${cleanText(report.headline_reason, 400).replace(/\.$/, "")}).`;
   byId("advice").textContent = report.what_to_do_first ? cleanText(report.what_to_do_first, 800) : "No recommendations.";
+  if (report.lateness?.sentence) {
+    byId("advice").before(element("p", {}, `Late: ${cleanText(report.lateness.sentence, 600)}`));
+  }
   const further = (report.then ?? []).map((index) => report.advice[index]);
   for (const advice of further.reverse()) {
     byId("advice").after(element("p", {}, `Then: ${cleanText(advice.sentence, 300)}`));

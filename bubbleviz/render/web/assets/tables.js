@@ -16,11 +16,12 @@ function describeHeadline(report) {
   const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const range = pair ?? interval;
   const marks = listNotes(report, report.headline, 2 * (spread.ci95 ?? 0));
+  const profiling = report.profiling_cost?.sentence;
   const kernels = report.summary.kernel_time?.sentence;
   const low = report.summary.bubble_low[report.headline]?.mean ?? spread.mean;
   const outside = spread.mean - low > NOTICEABLE
     ? `${percent(low)} with compute outside every operation counted as work` : "";
-  return [spread.mean, [range, marks, outside, kernels].filter(Boolean).join("; ")];
+  return [spread.mean, [range, marks, profiling, outside, kernels].filter(Boolean).join("; ")];
 }
 
 // Notes on a ratio: its clock bounds if they are wider than `least`, and the reasons why it may not be

@@ -1,0 +1,339 @@
+"""Find the rank that arrives last at each barrier, and the part of its step that makes it late.
+
+A barrier is a collective, which no rank can leave before all of its ranks have entered. The ranks
+leave together, work independently, and meet again at the next barrier of the same ranks::
+
+    rank 0   ┤├─ F ─┤├─ B ─┤├─ waits ────┤
+    rank 1   ┤├─ F ─┤├───── B ─────┤├────┤     arrives last: B takes longer than on rank 0
+    rank 2   ┤├─ F ─┤├─ B ─┤├─ waits ────┤
+
+Only durations on the same rank are compared, so no common clock is needed. The rank that spends the
+shortest time in a barrier arrives last. Its *lateness* is the mean time by which the other ranks
+wait longer. The lateness is divided into parts of the step: the time that the last rank spent in a
+part since the previous barrier, minus the mean time that the other ranks spent in it. The remainder
+is :data:`OTHER`, so the parts add up to exactly the lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
+from bubbleviz.model.grouping import (
+    Groups,
+    find_distinct,
+    find_first_rows,
+    group_rows,
+    sort_rows,
+)
+
+#: Name of the time outside of all named parts.
+OTHER = "other"
+#: A rank is late if others wait for it for at least this fraction of a step, on average.
+MIN_LATE_SHARE = 0.01
+#: A rank is usually late if it causes at least this fraction of all lateness.
+_MIN_SHARE_OF_LATENESS = 0.5
+#: Multiplier and shift of the hash that tells apart sets of ranks (SplitMix64).
+_HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Visits(Table):
+    """Visits of ranks to barriers, one row per barrier and rank, in any order.
+
+    Attributes:
+        barrier: Number of the barrier, the same on all ranks.
+        rank: Index of the rank.
+        step: Index of the step, or -1 if unknown.
+        enter_ns: Time at which the rank entered, on any clock of the rank.
+        leave_ns: Time at which the rank left, on the same clock.
+        begin_ns: Common time, on the same clock, from which lateness is divided into parts if no
+            previous barrier of the same ranks is known, or -1 if unknown.
+    """
+
+    barrier: Ints
+    rank: Ints
+    step: Ints
+    enter_ns: Ints
+    leave_ns: Ints
+    begin_ns: Ints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartTimes(Table):
+    """Times at which ranks were in a part of their step, in any order.
+
+    Attributes:
+        rank: Index of the rank.
+        part: Index into ``names``.
+        start_ns: Start, on the clock of the rank's visits.
+        end_ns: End, on the same clock.
+        names: Names of the parts, without :data:`OTHER`.
+    """
+
+    rank: Ints
+    part: Ints
+    start_ns: Ints
+    end_ns: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LateArrivals(Table):
+    """The last arrival at each barrier with at least two ranks, sorted by (step, time).
+
+    Attributes:
+        barrier: Number of the barrier.
+        step: Index of the step, or -1 if unknown.
+        rank: Rank that arrived last. If several ranks spend the same time in the barrier, the
+            lowest rank.
+        n_ranks: Number of ranks that met at the barrier.
+        late_ns: Mean time by which the other ranks waited longer.
+        part_ns: ``late_ns`` divided into parts, shape (barriers, parts + 1). The last column is
+            the remainder. A part is negative if the last rank spent less time in it.
+        is_divided: Mask of the barriers whose lateness is divided. For all other barriers, no
+            common time before the barrier is known, and ``part_ns`` is 0.
+        names: Names of the parts, followed by :data:`OTHER`.
+    """
+
+    barrier: Ints
+    step: Ints
+    rank: Ints
+    n_ranks: Ints
+    late_ns: Ints
+    part_ns: Ints
+    is_divided: Bools
+    names: tuple[str, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """How late one rank arrived at barriers, over all steps.
+
+    Attributes:
+        rank: Index of the rank.
+        steps: Number of steps in which the rank arrived last at one or more barriers.
+        barriers: Number of barriers at which it arrived last.
+        late_ns: Sum of its lateness.
+        parts: (part, time in ns) pairs, longest first. The times add up to the lateness at the
+            barriers whose lateness is divided.
+    """
+
+    rank: int
+    steps: int
+    barriers: int
+    late_ns: int
+    parts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Which ranks arrive last at barriers.
+
+    Attributes:
+        arrivals: The last arrival at each barrier.
+        ranks: Ranks that arrived last at one or more barriers, largest sum of lateness first.
+        n_steps: Number of steps that contain barriers.
+        step_ns: Mean length of a step, or 0 if unknown.
+        hidden_part: Name of the part in which barriers were not told apart from work, or "". Time
+            that a rank loses in this part is not visible.
+    """
+
+    arrivals: LateArrivals
+    ranks: tuple[LateRank, ...]
+    n_steps: int
+    step_ns: float
+    hidden_part: str = ""
+
+    @property
+    def main(self) -> LateRank | None:
+        """The rank for which others usually wait, or None.
+
+        Others must wait for this rank for at least 1 % of a step on average, and for no other rank
+        longer.
+        """
+        late_ns = sum(rank.late_ns for rank in self.ranks)
+        if not late_ns or not self.n_steps or not self.step_ns:
+            return None
+        first = self.ranks[0]
+        is_usual = first.late_ns >= _MIN_SHARE_OF_LATENESS * late_ns
+        is_long = first.late_ns >= MIN_LATE_SHARE * self.step_ns * self.n_steps
+        return first if is_usual and is_long else None
+
+
+def measure_lateness(
+    visits: Visits, parts: PartTimes, step_ns: float, is_counted: Bools
+) -> Lateness:
+    """Measure which ranks arrive last at barriers, and which part of the step makes them late.
+
+    Args:
+        visits: Visits of ranks to barriers. Visits outside of the counted steps only help to find
+            previous barriers.
+        parts: Parts of the ranks' steps.
+        step_ns: Mean length of a step, or 0 if unknown.
+        is_counted: Mask of the steps whose barriers are counted. Barriers whose step is unknown are
+            left out. So are steps with a barrier whose lateness cannot be divided, such as the
+            first step, unless this leaves no step.
+    """
+    arrivals = find_late_arrivals(visits, parts)
+    arrivals = arrivals.take(np.append(is_counted, False)[arrivals.step])
+    arrivals = _select_divided_steps(arrivals)
+    n_steps = len(find_distinct(arrivals.step))
+    return Lateness(arrivals, sum_by_rank(arrivals), n_steps, step_ns)
+
+
+def _select_divided_steps(arrivals: LateArrivals) -> LateArrivals:
+    """Return the arrivals of the steps in which the lateness of every barrier is divided.
+
+    If there are no such steps, all arrivals are returned.
+    """
+    steps = group_rows(arrivals.step)
+    n_undivided = np.bincount(steps.of_row, ~arrivals.is_divided, minlength=len(steps))
+    is_complete = n_undivided == 0
+    return arrivals.take(is_complete[steps.of_row]) if is_complete.any() else arrivals
+
+
+def find_late_arrivals(visits: Visits, parts: PartTimes) -> LateArrivals:
+    """Find the last arrival at each barrier, and divide its lateness into parts.
+
+    Args:
+        visits: Visits of ranks to barriers. Barriers with a single rank are left out.
+        parts: Parts of the ranks' steps.
+    """
+    names = (*parts.names, OTHER)
+    visits = visits.take(sort_rows(visits.barrier, visits.rank))
+    barriers = group_rows(visits.barrier)
+    size = np.bincount(barriers.of_row, minlength=len(barriers))
+    visits = visits.take(size[barriers.of_row] > 1)
+    barriers = group_rows(visits.barrier)
+    n_ranks = np.bincount(barriers.of_row, minlength=len(barriers)).astype(np.int64)
+
+    inside_ns = visits.leave_ns - visits.enter_ns
+    last = find_first_rows(barriers.of_row, inside_ns)
+    late_ns = np.rint(_average_excess(-inside_ns, barriers, last)).astype(np.int64)
+    since_ns = _find_common_times(visits, barriers)
+    is_divided = np.bincount(barriers.of_row, since_ns == NONE, minlength=len(barriers)) == 0
+    part_ns = np.zeros((len(barriers), len(names)), np.int64)
+    spent_ns = _measure_parts(visits, since_ns, parts)
+    for part in range(len(parts.names)):
+        excess_ns = _average_excess(spent_ns[:, part], barriers, last)
+        part_ns[:, part] = np.where(is_divided, np.rint(excess_ns), 0)
+    remainder_ns = late_ns - part_ns.sum(axis=1)
+    part_ns[:, -1] = np.where(is_divided, remainder_ns, 0)
+    arrivals = LateArrivals(
+        barrier=visits.barrier[last],
+        step=visits.step[last],
+        rank=visits.rank[last],
+        n_ranks=n_ranks,
+        late_ns=late_ns,
+        part_ns=part_ns,
+        is_divided=np.asarray(is_divided, bool),
+        names=names,
+    )
+    return arrivals.take(sort_rows(arrivals.step, visits.enter_ns[last]))
+
+
+def _average_excess(values: Ints, barriers: Groups, last: Ints) -> Floats:
+    """Return the value of the last rank minus the mean value of the other ranks, per barrier.
+
+    Args:
+        values: One value per visit.
+        barriers: Groups of visits to the same barrier, each with at least two rows.
+        last: Row of the last rank's visit, per barrier.
+    """
+    total = intervals.group_sum(barriers.of_row, len(barriers), values)
+    n_ranks = np.bincount(barriers.of_row, minlength=len(barriers))
+    of_last = values[last]
+    mean_of_others = (total - of_last) / np.maximum(n_ranks - 1, 1)
+    return np.asarray(of_last - mean_of_others, np.float64)
+
+
+def _find_common_times(visits: Visits, barriers: Groups) -> Ints:
+    """Return when each rank left the previous barrier of the same ranks.
+
+    A previous barrier must be in the same step or in the one before. If there is none, the result
+    is the visit's ``begin_ns``.
+
+    Args:
+        visits: Visits, sorted by (barrier, rank).
+        barriers: Groups of visits to the same barrier.
+    """
+    ranks_met = _number_rank_sets(visits.rank, barriers)[barriers.of_row]
+    order = sort_rows(ranks_met, visits.rank, visits.enter_ns)
+    is_same = (ranks_met[order][1:] == ranks_met[order][:-1]) & (
+        visits.rank[order][1:] == visits.rank[order][:-1]
+    )
+    is_near = visits.step[order][1:] - visits.step[order][:-1] <= 1
+    previous_ns = np.full(len(visits), NONE, np.int64)
+    previous_ns[order[1:]] = np.where(is_same & is_near, visits.leave_ns[order][:-1], NONE)
+    is_missing = np.bincount(barriers.of_row, previous_ns == NONE, minlength=len(barriers)) > 0
+    return np.where(is_missing[barriers.of_row], visits.begin_ns, previous_ns)
+
+
+def _number_rank_sets(rank: Ints, barriers: Groups) -> Ints:
+    """Number the sets of ranks that meet at barriers, one number per barrier.
+
+    The sets are compared by a 64-bit hash of their ranks.
+    """
+    mixed = (rank.astype(np.uint64) + np.uint64(1)) * _HASH_FACTOR
+    mixed = (mixed ^ (mixed >> _HASH_SHIFT)) * _HASH_FACTOR
+    total = np.zeros(len(barriers), np.uint64)
+    np.add.at(total, barriers.of_row, mixed)
+    return group_rows(total.view(np.int64)).of_row
+
+
+def _measure_parts(visits: Visits, since_ns: Ints, parts: PartTimes) -> Ints:
+    """Measure how long each rank was in each part between the previous barrier and this one.
+
+    Args:
+        visits: The visits.
+        since_ns: Time from which parts are measured, or -1 if unknown.
+        parts: Parts of the ranks' steps.
+
+    Returns:
+        Times of shape (visits, parts); 0 if ``since_ns`` is unknown.
+    """
+    n_parts = len(parts.names)
+    n_ranks = int(max(visits.rank.max(initial=NONE), parts.rank.max(initial=NONE))) + 1
+    spent_ns = np.zeros((len(visits), n_parts), np.int64)
+    if not n_parts or not len(parts) or not len(visits):
+        return spent_ns
+    sets = intervals.group_union(
+        parts.rank * n_parts + parts.part, n_ranks * n_parts, parts.start_ns, parts.end_ns
+    )
+    cover = intervals.GroupCover(sets, n_ranks * n_parts)
+    low_ns = np.where(since_ns == NONE, visits.enter_ns, since_ns)
+    high_ns = np.maximum(visits.enter_ns, low_ns)
+    for part in range(n_parts):
+        spent_ns[:, part] = cover.within(visits.rank * n_parts + part, low_ns, high_ns)
+    return spent_ns
+
+
+def sum_by_rank(arrivals: LateArrivals) -> tuple[LateRank, ...]:
+    """Sum lateness by rank, largest sum first. Among equal sums, lower ranks come first."""
+    ranks = group_rows(arrivals.rank)
+    late_ns = intervals.group_sum(ranks.of_row, len(ranks), arrivals.late_ns)
+    part_ns = np.zeros((len(ranks), len(arrivals.names)), np.int64)
+    np.add.at(part_ns, ranks.of_row, arrivals.part_ns)
+    n_barriers = np.bincount(ranks.of_row, minlength=len(ranks))
+    in_steps = group_rows(arrivals.rank, arrivals.step)
+    n_steps = np.bincount(ranks.of_row[in_steps.first], minlength=len(ranks))
+    return tuple(
+        LateRank(
+            rank=int(arrivals.rank[ranks.first[index]]),
+            steps=int(n_steps[index]),
+            barriers=int(n_barriers[index]),
+            late_ns=int(late_ns[index]),
+            parts=_sort_parts(arrivals.names, part_ns[index].tolist()),
+        )
+        for index in sort_rows(-late_ns).tolist()
+    )
+
+
+def _sort_parts(names: Sequence[str], times_ns: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """Return (part, time) pairs, longest first. Among equal times, earlier parts come first."""
+    return tuple(sorted(zip(names, times_ns, strict=True), key=lambda part: -part[1]))

@@ -1,0 +1,239 @@
+"""The last arrivals at barriers, and the parts of the step that make ranks late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import bubbleviz
+from bubbleviz.explain.late_arrivals import (
+    OTHER,
+    PartTimes,
+    Visits,
+    find_late_arrivals,
+    measure_lateness,
+)
+from bubbleviz.report.run_lateness import describe_late_rank, find_lateness
+from tests.support.data_parallel_runs import plant_steps, record_steps, write_table
+
+NAMES = ("forward", "backward")
+#: (barrier, rank, step, enter, leave).
+Visit = tuple[int, int, int, int, int]
+#: (rank, part, start, end).
+Part = tuple[int, int, int, int]
+
+
+def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def make_visits(visits: Sequence[Visit], begin_ns: int = -1) -> Visits:
+    barrier, rank, step, enter_ns, leave_ns = (
+        map(column, zip(*visits, strict=True)) if visits else [column([])] * 5
+    )
+    begin = np.full(len(visits), begin_ns, np.int64)
+    return Visits(barrier, rank, step, enter_ns, leave_ns, begin)
+
+
+def make_parts(parts: Sequence[Part]) -> PartTimes:
+    rank, part, start_ns, end_ns = (
+        map(column, zip(*parts, strict=True)) if parts else [column([])] * 4
+    )
+    return PartTimes(rank, part, start_ns, end_ns, NAMES)
+
+
+def test_the_rank_with_the_shortest_visit_is_last() -> None:
+    visits = make_visits([(5, 0, 0, 10, 50), (5, 1, 0, 40, 50), (5, 2, 0, 20, 50)])
+    arrivals = find_late_arrivals(visits, make_parts([]))
+    assert arrivals.rank.tolist() == [1]
+    assert arrivals.late_ns.tolist() == [25]
+    assert arrivals.n_ranks.tolist() == [3]
+    assert not arrivals.is_divided.any()
+    assert not arrivals.part_ns.any()
+
+
+def test_clocks_of_ranks_need_not_agree() -> None:
+    visits = make_visits([(0, 0, 0, 1_000_010, 1_000_050), (0, 1, 0, 40, 50)])
+    assert find_late_arrivals(visits, make_parts([])).late_ns.tolist() == [30]
+
+
+def test_the_lowest_rank_wins_ties_and_single_visits_are_left_out() -> None:
+    visits = make_visits([(0, 3, 0, 0, 9), (1, 2, 0, 10, 20), (1, 1, 0, 12, 22)])
+    arrivals = find_late_arrivals(visits, make_parts([]))
+    assert arrivals.rank.tolist() == [1]
+    assert arrivals.late_ns.tolist() == [0]
+
+
+def test_nothing_is_late_without_visits() -> None:
+    lateness = measure_lateness(make_visits([]), make_parts([]), 1.0, np.ones(1, bool))
+    assert lateness.ranks == ()
+    assert lateness.n_steps == 0
+    assert lateness.main is None
+
+
+def test_lateness_is_divided_from_the_previous_barrier_of_the_same_ranks() -> None:
+    visits = make_visits(
+        [
+            *[(0, rank, 0, 0, 10) for rank in (0, 1)],
+            # Another barrier of rank 0 with rank 2 does not count.
+            *[(1, rank, 1, 20, 25) for rank in (0, 2)],
+            *[(2, 0, 1, 50, 100), (2, 1, 1, 90, 100)],
+        ]
+    )
+    parts = make_parts([(0, 0, 10, 20), (0, 1, 25, 50), (1, 0, 10, 45), (1, 1, 45, 80)])
+    arrivals = find_late_arrivals(visits, parts)
+    is_second = arrivals.barrier == 2
+    assert arrivals.rank[is_second].tolist() == [1]
+    assert arrivals.part_ns[is_second].tolist() == [[25, 10, 5]]
+
+
+def test_a_common_start_replaces_an_unknown_previous_barrier() -> None:
+    visits = make_visits([(0, 0, 0, 50, 100), (0, 1, 0, 90, 100)], begin_ns=10)
+    arrivals = find_late_arrivals(visits, make_parts([(0, 0, 10, 50), (1, 0, 0, 90)]))
+    assert arrivals.part_ns.tolist() == [[40, 0, 0]]
+
+
+def plant(generator: random.Random) -> tuple[list[Visit], list[Part]]:
+    """Return random visits of three ranks to six barriers, and random parts between them."""
+    visits: list[Visit] = []
+    parts: list[Part] = []
+    now = {rank: generator.randrange(100) for rank in range(3)}
+    for barrier in range(6):
+        members = sorted(generator.sample(range(3), generator.choice((2, 3))))
+        for rank in members:
+            start = now[rank]
+            for part in range(2):
+                end = start + generator.randrange(30)
+                parts.append((rank, part, start, end))
+                start = end + generator.randrange(5)
+            leave = start + generator.randrange(40)
+            visits.append((barrier, rank, barrier // 2, start, leave))
+            now[rank] = leave
+    return visits, parts
+
+
+def compute_parts(visits: Sequence[Visit], parts: Sequence[Part], barrier: int) -> list[int] | None:
+    """Return the parts of the lateness at a barrier, computed one visit at a time, or None."""
+    members = {visit[1]: visit for visit in visits if visit[0] == barrier}
+    rank_sets = {b: {v[1] for v in visits if v[0] == b} for b in {v[0] for v in visits}}
+    earlier = [b for b in range(barrier) if rank_sets[b] == set(members)]
+    previous = earlier[-1] if earlier else None
+    step = barrier // 2
+    if previous is None or step - previous // 2 > 1:
+        return None
+    last = min(members, key=lambda rank: (members[rank][4] - members[rank][3], rank))
+    totals = {}
+    for rank, visit in members.items():
+        since = next(v[4] for v in visits if v[:2] == (previous, rank))
+        totals[rank] = [
+            sum(
+                max(0, min(end, visit[3]) - max(start, since))
+                for of_rank, of_part, start, end in parts
+                if (of_rank, of_part) == (rank, part)
+            )
+            for part in range(2)
+        ]
+    others = [rank for rank in members if rank != last]
+    means = [sum(totals[rank][part] for rank in others) / len(others) for part in range(2)]
+    return [round(totals[last][part] - means[part]) for part in range(2)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parts_equal_a_slow_reference_and_add_up(seed: int) -> None:
+    visits, parts = plant(random.Random(seed))
+    shuffled = random.Random(seed).sample(visits, len(visits))
+    arrivals = find_late_arrivals(make_visits(shuffled), make_parts(parts))
+    assert sorted(arrivals.barrier.tolist()) == list(range(6))
+    for row, barrier in enumerate(arrivals.barrier.tolist()):
+        expected = compute_parts(visits, parts, barrier)
+        assert bool(arrivals.is_divided[row]) == (expected is not None)
+        assert arrivals.part_ns[row, :2].tolist() == (expected or [0, 0])
+        if expected is not None:
+            assert arrivals.part_ns[row].sum() == arrivals.late_ns[row]
+
+
+@pytest.mark.parametrize(
+    ("planted", "part", "words"),
+    [
+        ("loading", "before forward", "begins its first forward 20.000 ms per step later"),
+        ("forward", "forward", "Its forward takes 20.000 ms per step longer"),
+        ("backward", "backward", "Its backward takes 20.000 ms per step longer"),
+        ("optimizer", "optimizer", "Its optimizer takes 20.000 ms per step longer"),
+    ],
+)
+@pytest.mark.parametrize("source", ["table", "recording", "hosts"])
+def test_the_planted_part_makes_the_rank_late(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planted: str,
+    part: str,
+    words: str,
+    source: str,
+) -> None:
+    steps = plant_steps(planted)
+    if source == "table":
+        path = write_table(tmp_path / "run.csv", steps)
+    else:
+        hosts = 4 if source == "hosts" else 1
+        path = record_steps(tmp_path / "run", steps, monkeypatch, hosts=hosts)
+    report = bubbleviz.analyze(path)
+    lateness = report.derive(find_lateness)
+    assert lateness is not None
+    assert lateness.main is not None
+    assert lateness.main.rank == 1
+    n_late = lateness.n_steps - (planted == "optimizer" and source != "hosts")
+    assert lateness.main.late_ns == 20_000_000 * n_late
+    assert lateness.main.parts[0] == (part, 20_000_000 * n_late)
+    if planted != "optimizer":
+        assert words in describe_late_rank(report)
+        assert "the others wait 20.000 ms per step" in describe_late_rank(report)
+
+
+def test_ranks_that_take_turns_are_not_named(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(write_table(tmp_path / "run.csv", plant_steps(steps=8, jitter=0.01)))
+    lateness = report.derive(find_lateness)
+    assert lateness is not None
+    assert len(lateness.ranks) > 1
+    assert describe_late_rank(report) == ""
+
+
+def test_an_unrecorded_synchronization_hides_the_backward(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "run.csv", plant_steps("forward"), with_collectives=False)
+    report = bubbleviz.analyze(path)
+    lateness = report.derive(find_lateness)
+    assert lateness is not None
+    assert lateness.hidden_part == "backward"
+    assert lateness.main is not None
+    assert lateness.main.late_ns == 5 * 20_000_000
+    assert dict(lateness.main.parts) == {
+        "before forward": 0,
+        "forward": 5 * 20_000_000,
+        "backward": 0,
+        "optimizer": 0,
+        OTHER: 0,
+    }
+    assert "Its backward may be slow, too" in describe_late_rank(report)
+
+
+def test_a_pipeline_has_no_late_rank() -> None:
+    report = bubbleviz.analyze("fixtures/1f1b")
+    assert report.derive(find_lateness) is None
+    assert report.to_dict()["lateness"] is None
+
+
+def test_json_lists_each_barrier(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(write_table(tmp_path / "run.csv", plant_steps("forward")))
+    entry = report.to_dict()["lateness"]
+    assert entry["main_rank"] == 1
+    assert entry["n_barriers"] == entry["steps"] == 5
+    assert entry["barriers"] == {
+        "iteration": (0, 1, 2, 3, 4),
+        "rank": (1,) * 5,
+        "late_ns": (20_000_000,) * 5,
+        "part": ("forward",) * 5,
+    }
