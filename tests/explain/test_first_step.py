@@ -198,6 +198,8 @@ def test_outputs(tmp_path: Path, cli: CommandLine) -> None:
         "another, 56.00 s in total and at most 14.00 s each. A forward and a backward of all "
         "stages at once, before it, would save up to 42.00 s"
     ) in screen
+    assert cli.printed("analyze", path, "-q", "-o", tmp_path / "run.md") == ""
+    assert "First iteration: takes 56.00 s longer" in (tmp_path / "run.md").read_text()
     tables = cli.printed("analyze", path, "-v", "operations")
     assert "Iteration 0: extra time compared with later iterations, by stage" in tables
     entry = cli.json("analyze", path, "--json", "-")["first_step"]

@@ -27,6 +27,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.run_lateness import describe_late_rank, find_lateness
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
+from bubbleviz.report.warm_up import describe_warm_up
 
 
 def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
@@ -124,7 +125,7 @@ def summarize(report: Report) -> list[doc.Block]:
     If extra work was given, the table of what fits into bubbles comes last.
     """
     value, bounds, run, reason = describe_headline(report)
-    first = describe_first_steps(report)
+    first, warm_up = describe_first_steps(report), describe_warm_up(report)
     outliers = choose_marked_ranks(report).sentence
     late = describe_late_rank(report)
     return [
@@ -133,6 +134,7 @@ def summarize(report: Report) -> list[doc.Block]:
         doc.Sentence(f"{run}; {reason}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in describe_further_steps(report)),
+        *([] if warm_up is None else [doc.Sentence(f"First iteration: {warm_up}")]),
         *([doc.Sentence(outliers)] if outliers else []),
         ratio_tables.make_ratio_table(report),
         make_cause_table(report),
