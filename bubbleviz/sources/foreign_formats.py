@@ -260,6 +260,12 @@ FOREIGN_FORMATS = (
         recognizes_tables=_is_rocprof,
     ),
     ForeignFormat(
+        "the configuration of a Primus run",
+        "which contains no times",
+        "pass the folder, or the pp_rank_N.json files in it",
+        _is_json_with(rb'^\s*\{[^{}\[\]]*"pp_size"\s*:\s*[0-9]+[^{}\[\]]*\}\s*$'),
+    ),
+    ForeignFormat(
         "JSON output of rpd2tracing",
         "which was made from an .rpd file",
         "pass the .rpd file",

@@ -236,8 +236,6 @@ _TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
 _PRIMUS_DUMP = re.compile(
     rb'\s*\{\s*"[0-9]{1,9}"\s*:\s*\{\s*"(?:total|memory|(?:fwd|bwd|wgrad)_(?:start|end))"\s*:'
 )
-#: Matches the sizes of a run that Primus writes next to its dumps.
-_PRIMUS_SIZES = re.compile(rb'\s*\{[^{}\[\]]*"pp_size"\s*:\s*[0-9]+[^{}\[\]]*\}\s*$')
 #: Matches the time unit or a process name in a trace from XLA's profiler.
 _XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 #: Matches the first plane of an XSpace protocol buffer, from its tag to the start of its name.
@@ -511,11 +509,6 @@ def find_reader(path: str) -> Reader:
         raise ProfileError(
             f"{path}: contains instruction costs for XLA and is not a profile; pass it to "
             "bubbleviz pgle with --against, together with the profile of a JAX run"
-        )
-    if _PRIMUS_SIZES.match(head):
-        raise ProfileError(
-            f"{path}: contains the sizes of a Primus run and no times; pass the folder, or the "
-            "pp_rank_N.json files in it"
         )
     _refuse_own_files(path, head)
     if (foreign := _identify_foreign_head(head)) is not None:

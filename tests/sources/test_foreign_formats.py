@@ -21,6 +21,7 @@ from tests.support.rocm_profiles import write_rpd
 
 #: A part of the sentence for each file, keyed by the file name.
 SENTENCES = {
+    "config.json": "the configuration of a Primus run, which contains no times; pass the folder",
     "1_results.json": "JSON output of rocprofv3, which cannot be converted to rocpd; profile again "
     "with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace --output-format "
     "rocpd",

@@ -77,7 +77,9 @@ def test_files_may_be_given_together_with_the_sizes(dumped: DumpedRun) -> None:
 
     expected = get_schedule_ratios(bubbleviz.analyze(dumped.folder))
     assert [get_schedule_ratios(report) for report in reports] == [expected, expected]
-    with pytest.raises(ProfileError, match="contains the sizes of a Primus run and no times"):
+    with pytest.raises(
+        ProfileError, match="is the configuration of a Primus run, which contains no"
+    ):
         bubbleviz.analyze(dumped.folder / "config.json")
 
 

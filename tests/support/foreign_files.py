@@ -44,6 +44,7 @@ _NSYS_PROFILE_STATS = (
 )
 #: Text of each file, keyed by file name.
 _TEXTS = {
+    "config.json": '{"world_size": 8, "pp_size": 8, "vp_size": 1, "num_mbs": 16}',
     "1_results.json": '{\n    "rocprofiler-sdk-tool": [\n        {"metadata": {"pid": 1}}]}',
     "1_kernel_trace.csv": '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id",'
     '"Start_Timestamp","End_Timestamp"\n"KERNEL_DISPATCH","Agent 1",1,"gemm",1,10,20\n',
