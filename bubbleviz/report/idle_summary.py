@@ -201,6 +201,33 @@ class ProvedWait(Struct, frozen=True):
         return (-self.without_compute_ns, -self.blocked_ns, *names)
 
 
+class HeldBackCommunication(Struct, frozen=True):
+    """Communication kernels that were ready, but started only with a kernel of another stream.
+
+    Attributes:
+        communication: Name of the communication kernels.
+        stream: Stream of the communication.
+        behind: Name of the kernels that held the communication back.
+        behind_stream: Stream of those kernels.
+        moment: ``start`` or ``end``: what those kernels did when the communication started.
+        count: Number of communication kernels.
+        held_ns: Time from when the communication was ready to its start, summed.
+    """
+
+    communication: str
+    stream: str
+    behind: str
+    behind_stream: str
+    moment: str
+    count: Count
+    held_ns: Nanoseconds
+
+    def order(self) -> tuple[object, ...]:
+        """Return a sort key that puts the longest time first."""
+        names = self.communication, self.stream, self.behind, self.behind_stream, self.moment
+        return (-self.held_ns, *names)
+
+
 class LaunchQueue(Struct, frozen=True):
     """Number of a device's kernels and copies that had been launched but had not yet started.
 
@@ -290,6 +317,11 @@ class IdleRank(Struct, frozen=True):
         awaited_communication_ns: Time of exposed communication for which a stream is proved to have
             waited.
         awaited_copy_ns: Time of exposed copies for which a stream is proved to have waited.
+        held_back: Communication that was ready, but started only with a kernel of another stream,
+            longest first.
+        held_back_ns: Time during which at least one communication kernel was held back.
+        are_events_recorded: Whether CUDA events were recorded. If not, ``held_back`` is an upper
+            bound, because communication may have waited for an event.
         launch_queue: Number of kernels and copies that had been launched but had not yet started,
             or None if unknown.
         gaps: Number of gaps, not counting kernel-to-kernel gaps.
@@ -327,6 +359,9 @@ class IdleRank(Struct, frozen=True):
     waits: tuple[ProvedWait, ...]
     awaited_communication_ns: int
     awaited_copy_ns: int
+    held_back: tuple[HeldBackCommunication, ...]
+    held_back_ns: int
+    are_events_recorded: bool
     launch_queue: LaunchQueue | None
     gaps: Count
     longest_gaps: list[GapEntry]

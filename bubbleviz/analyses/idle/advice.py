@@ -7,10 +7,11 @@ from collections import Counter
 from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.report import MIN_IDLE_SHARE, ActivityIdle, IdleMeasurement
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
-from bubbleviz.conventions.kinds import is_nccl
+from bubbleviz.conventions.kinds import is_nccl, trim_signature
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.report.bubble_parts import divide_whole
+from bubbleviz.report.idle_summary import HeldBackCommunication
 
 #: Kinds of limitations that can be removed only by a new recording or export. Until the profile is
 #: recorded or exported again, the causes of idle time are unknown.
@@ -57,6 +58,17 @@ _INCOMPLETE = (
     "buffers or for a shorter time"
 )
 _COPIES = "of the time is spent on exposed copies, while no kernel runs"
+#: Remedies for communication that another kernel held back until it started, or until it ended.
+_MORE_CONNECTIONS = (
+    "streams share a launch queue, so launch the communication first, or set "
+    "CUDA_DEVICE_MAX_CONNECTIONS above 1"
+)
+_PRIORITY = (
+    "the kernel left no room for it, so launch the communication first, or on a stream with high "
+    "priority"
+)
+#: Maximum number of characters of a kernel name.
+_MAX_KERNEL = 40
 #: Remedy for copies of unknown direction and size.
 _COPY_LESS = "copy less data, or copy from pinned memory on a separate stream"
 #: Names of the activities in which a device waits for copies.
@@ -179,7 +191,7 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 
 
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
-    """Advise on exposed communication and exposed copies.
+    """Advise on exposed communication, held-back communication and exposed copies.
 
     Sends and receives get one sentence, and other communication gets another. If kernels may only
     have been waiting for another rank's recording to begin, one sentence covers all communication.
@@ -201,12 +213,49 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
         times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + _suggest_nccl(measurement))]
     remedy = copies.describe_longest(measurement.copies(), exposed=True) or _COPY_LESS
     times.append((measurement.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
+    times.append((get_proved_held_back_ns(measurement), _describe_held_back(measurement)))
     span_ns = measurement.span_ns
     return [
         (time_ns, f"{format_percent(time_ns / span_ns)} {sentence}")
         for time_ns, sentence in times
         if time_ns and time_ns >= min_share * span_ns
     ]
+
+
+def get_proved_held_back_ns(measurement: IdleMeasurement) -> int:
+    """Return the time during which communication was proved to be held back, on all devices.
+
+    Devices whose profiles contain no CUDA events do not count, because their times are only upper
+    bounds.
+    """
+    return sum(
+        rank.held_back_ns
+        for rank in measurement.devices
+        if rank.is_measured and rank.are_events_recorded
+    )
+
+
+def _describe_held_back(measurement: IdleMeasurement) -> str:
+    """Describe the longest kind of held-back communication, and say what to do about it."""
+    held = [
+        entry
+        for rank in measurement.devices
+        if rank.is_measured and rank.are_events_recorded
+        for entry in rank.held_back
+    ]
+    if not held:
+        return ""
+    longest = min(held, key=HeldBackCommunication.order)
+    communication, behind = (
+        to_one_line(trim_signature(to_one_line(name, None)), _MAX_KERNEL)
+        for name in (longest.communication, longest.behind)
+    )
+    remedy = _MORE_CONNECTIONS if longest.moment == "start" else _PRIORITY
+    return (
+        f"of the time, communication that was ready had not started: {communication} "
+        f"({longest.stream}) started only at the {longest.moment} of {behind} "
+        f"({longest.behind_stream}); {remedy}"
+    )
 
 
 def _suggest_nccl(measurement: IdleMeasurement) -> str:

@@ -13,6 +13,7 @@ from bubbleviz.analyses.idle.attribution import attribute_idle
 from bubbleviz.analyses.idle.copies import sum_copies
 from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
 from bubbleviz.analyses.idle.gaps import Device, Launches, list_lanes, measure_times, select_kinds
+from bubbleviz.analyses.idle.held_back import sum_held_back
 from bubbleviz.analyses.idle.proved_waits import COPY_NAME, find_proved_waits, get_work_name
 from bubbleviz.analyses.idle.report import COPIES, RankIdle, add_up_work
 from bubbleviz.analyses.idle.totals import sum_by_activity, sum_by_step
@@ -84,6 +85,7 @@ def measure_device(
     waits, awaited_communication_ns, awaited_copy_ns = find_proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
+    held_back, held_back_ns = sum_held_back(evidence.held_back, evidence.activities, device)
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
     start_ns, end_ns = device.span_ns
     lengths: dict[str, Any] = {
@@ -120,6 +122,9 @@ def measure_device(
         copies=sum_copies(
             evidence.copies, activities, device, (times["compute"], times["communication"])
         ),
+        held_back=held_back,
+        held_back_ns=held_back_ns,
+        are_events_recorded=evidence.are_events_recorded,
         launch_queue=_measure_recorded_queue(profile, device, evidence),
         overhead_ns=intervals.measure(intervals.clip_intervals(device.overhead, start_ns, end_ns)),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from bubbleviz.analyses.idle import host, waits
+from bubbleviz.analyses.idle import held_back, host, waits
 from bubbleviz.analyses.idle.gaps import Device, Launches, find_devices
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.errors import NothingToAnalyzeError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import rename_vague_kernels
 from bubbleviz.interpret.process_steps import find_main_thread, find_process_steps
@@ -67,6 +68,9 @@ class Evidence:
         numbers: Integer ids of the activity names.
         launched_ns: Launch time of each kernel or copy, which is undefined if the call is unknown.
         waiting: Waits by streams and hosts that the profile proves.
+        held_back: Communication kernels that were ready, but started only with another kernel.
+        are_events_recorded: Whether the profile contains CUDA events and synchronizations. If not,
+            ``held_back`` may contain kernels that waited for an event.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
         limitations: Descriptions of what is missing from the profile, and of what the analysis left
             out.
@@ -86,6 +90,8 @@ class Evidence:
     numbers: Numbering[str]
     launched_ns: Ints
     waiting: waits.Waiting
+    held_back: held_back.HeldBack
+    are_events_recorded: bool
     unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
     copies: Copies | None
@@ -181,6 +187,17 @@ def _find_evidence(
     )
     # Kernels for sends and receives are named after the operations in records and ranges.
     renamed = rename_vague_kernels(linked)
+    held = held_back.HeldBack.make_empty()
+    if profile.launches_known:
+        held = held_back.find_held_back(
+            renamed,
+            partial(_read_known_streams, profile),
+            call,
+            linked.work.launched_ns,
+            partial(_read_return_times, profile),
+            waiting.events if synchronization else None,
+            options.kinds,
+        )
     return Evidence(
         devices=tuple(devices),
         activities=renamed,
@@ -193,6 +210,8 @@ def _find_evidence(
         numbers=numbers,
         launched_ns=linked.work.launched_ns,
         waiting=waiting,
+        held_back=held,
+        are_events_recorded=synchronization is not None,
         unrecorded=linked.unrecorded,
         limitations=_note_short_calls(profile, shortest_ns),
         copies=None if profile.copies is None else profile.copies(),
@@ -224,11 +243,6 @@ def _find_waiting(
         kinds: Name patterns that identify communication kernels.
     """
     profile = linked.profile
-
-    def get_return_times(rows: Ints) -> Ints:
-        returned = profile.calls.at(rows)
-        return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
-
     return waits.find_waiting(
         synchronization,
         recording_calls,
@@ -236,9 +250,15 @@ def _find_waiting(
         _read_streams(profile),
         linked.work.call,
         linked.work.launched_ns,
-        get_return_times,
+        partial(_read_return_times, profile),
         kinds,
     )
+
+
+def _read_return_times(profile: Profile, rows: Ints) -> Ints:
+    """Return the end of each call, given distinct, ascending rows, or -1 if it is unknown."""
+    returned = profile.calls.at(rows)
+    return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
 
 
 def _find_threads(
@@ -288,6 +308,14 @@ def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, .
             kind=LimitationKind.CAUSES_UNKNOWN,
         ),
     )
+
+
+def _read_known_streams(profile: Profile) -> Ints:
+    """Read the stream of each activity, or -1 if unknown. Damaged streams are unknown."""
+    try:
+        return _read_streams(profile)
+    except ProfileError:
+        return make_constant(NONE, len(profile.activities))
 
 
 def _read_streams(profile: Profile) -> Ints:

@@ -18,7 +18,13 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import format_count
-from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
+from bubbleviz.report.idle_summary import (
+    GapExample,
+    HeldBackCommunication,
+    LaunchQueue,
+    ProvedWait,
+    WorkTotal,
+)
 from bubbleviz.report.late_ranks import describe_main_late_rank
 from bubbleviz.report.profiling_cost import ProfilingCost
 from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
@@ -50,6 +56,8 @@ DEFINITIONS = {
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
     "blocked": "a stream's next work was launched and its previous work was done, but an event "
     "that it waited for had not completed, as CUDA events prove",
+    "held_back": "communication was launched, the work before it was done and awaited events had "
+    "completed, but it started only when a kernel of another stream started or ended",
     "queued": "kernels and copies that were launched but have not started, mean over the span",
     "step": "a host range, clipped to the span; its device work can lag behind",
 }
@@ -181,6 +189,11 @@ class RankIdle:
             longest first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
+        held_back: Communication that was ready, but started only with a kernel of another stream,
+            longest first.
+        held_back_ns: Time during which at least one communication kernel was held back.
+        are_events_recorded: Whether the profile contains CUDA events. If not, ``held_back`` is an
+            upper bound.
         work: Count and total duration of the kernels or copies with each name. Simultaneous work is
             counted separately.
         launch_queue: Depth of the queue of work that was launched but had not started, or None if
@@ -226,6 +239,9 @@ class RankIdle:
     work: tuple[WorkTotal, ...]
     launch_queue: LaunchQueue | None
     copies: tuple[CopyTotal, ...] = ()
+    held_back: tuple[HeldBackCommunication, ...] = ()
+    held_back_ns: int = 0
+    are_events_recorded: bool = False
     has_communicators: bool = False
     overhead_ns: int = 0
 

@@ -13,6 +13,7 @@ from bubbleviz.analyses.idle.advice import (
     advice,
     describe_device_recording,
     describe_division,
+    get_proved_held_back_ns,
     make_title,
 )
 from bubbleviz.analyses.idle.copies import CopyTotal, format_size
@@ -23,6 +24,7 @@ from bubbleviz.analyses.idle.report import (
     COPIES,
     DEFINITIONS,
     MAX_SHOWN_DEVICES,
+    MIN_IDLE_SHARE,
     ActivityIdle,
     IdleMeasurement,
     RankIdle,
@@ -128,6 +130,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     if measurement.activities:
         yield make_activity_table(measurement, top)
     yield from _list_waits(measurement, top)
+    yield from _list_held_back(measurement, top)
     yield from list_late_ranks(measurement.lateness, measurement.gpu_names.__getitem__)
     yield from _explain_activities(measurement, top)
     yield from _list_steps(measurement, f"Most idle steps ({steps_by})", top)
@@ -263,6 +266,8 @@ def _list_first_blocks(
         yield replace(table, rows=table.rows[:-2])
     if measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
         yield from _list_waits(measurement, rows.waits, hint)
+    if get_proved_held_back_ns(measurement) >= MIN_IDLE_SHARE * measurement.span_ns > 0:
+        yield from _list_held_back(measurement, rows.waits, hint)
     if has_all_steps:
         yield from _list_steps(measurement, "Most idle steps", rows.kernels, hint)
     elif idlest := _describe_idlest_step(measurement):
@@ -465,9 +470,9 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, copies, activities, waits and late ranks, by title.
 
-    The tables of copies, host activities and late ranks are left out if they have no rows. Copies
-    by device are left out if there is only one device. The number of rows per table is limited to
-    ``MAX_SHOWN_DEVICES``.
+    The tables of copies, host activities, held-back communication and late ranks are left out if
+    they have no rows. Copies by device are left out if there is only one device. The number of rows
+    per table is limited to ``MAX_SHOWN_DEVICES``.
     """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES, full_names=True)
     # Long names go to the right of the numbers.
@@ -482,6 +487,8 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     if measurement.activities:
         tables["Hosts"] = make_activity_table(measurement, MAX_SHOWN_DEVICES)
     tables["Waits"] = make_wait_table(measurement, MAX_SHOWN_DEVICES)
+    if any(rank.held_back for rank in measurement.devices):
+        tables["Held back"] = make_held_back_table(measurement, MAX_SHOWN_DEVICES)
     for table in list_late_ranks(measurement.lateness, measurement.gpu_names.__getitem__):
         tables["Late"] = table
     return tables
@@ -623,9 +630,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
         {
             "device": blocks.truncate_name(rank.label, _DEVICE),
             "waiting": blocks.truncate_name(wait.waiting, _WHO),
-            "for": blocks.truncate_middle(
-                kinds.trim_signature(to_one_line(wait.work, None)), _WORK
-            ),
+            "for": _shorten_work(wait.work),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
             "blocked ms": blocks.format_ms(wait.blocked_ns),
@@ -662,6 +667,61 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
             )
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
+
+
+def make_held_back_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+    """Make a table of the ``top`` longest kinds of communication that another kernel held back."""
+    held = [(entry, rank) for rank in measurement.devices for entry in rank.held_back]
+    # The sort is stable, so the order of the devices is preserved.
+    held.sort(key=lambda pair: pair[0].order())
+    rows = [
+        {
+            "device": blocks.truncate_name(rank.label, _DEVICE),
+            "communication": _shorten_work(entry.communication),
+            "on": entry.stream,
+            "started at": f"{entry.moment} of {_shorten_work(entry.behind)}",
+            "behind": entry.behind_stream,
+            "times": f"{entry.count:,}",
+            "ms": blocks.format_ms(entry.held_ns),
+            "ms/step": _format_per_step(entry.held_ns, rank),
+        }
+        for entry, rank in held[:top]
+    ]
+    left = ("device", "communication", "on", "started at", "behind")
+    drop_order = ("behind", "on", "device", "times")
+    title = "Communication that was ready, but started only with another kernel"
+    if not all(rank.are_events_recorded for _, rank in held):
+        title += " (upper bound)"
+    return _make_table(title, rows, len(held), top, hint, left, drop_order)
+
+
+def _shorten_work(name: str) -> str:
+    """Shorten the name of a kernel for a table cell."""
+    return blocks.truncate_middle(kinds.trim_signature(to_one_line(name, None)), _WORK)
+
+
+def _format_per_step(time_ns: int, rank: RankIdle) -> str:
+    """Format a time in ms per named step of a device, or a dash if no step has a name."""
+    n_steps = sum(step.name is not None for step in rank.steps)
+    return blocks.format_ms(time_ns / n_steps if n_steps else None)
+
+
+def _list_held_back(
+    measurement: IdleMeasurement, top: int, hint: str = ""
+) -> Iterator[blocks.Block]:
+    """Yield a table of communication that another kernel held back, and what limits the finding.
+
+    If there is none, no block is yielded.
+    """
+    held = [rank for rank in measurement.devices if rank.held_back]
+    if not held:
+        return
+    yield make_held_back_table(measurement, top, hint)
+    if not all(rank.are_events_recorded for rank in held):
+        yield blocks.Sentence(
+            "upper bound: CUDA events were not recorded, so communication may have waited for an "
+            "event instead (bubbleviz guide idle)"
+        )
 
 
 def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:

@@ -35,6 +35,8 @@ from bubbleviz.model.synchronization import EventRecords, Synchronization, Waits
 
 #: Time earlier than any time in a profile, used for unknown completion times.
 NEVER = -(1 << 62)
+#: Time later than any time in a profile, used for events whose completion is unknown.
+FOREVER = 1 << 62
 #: Maximum length of a chain in which each event is recorded after a wait for the previous event.
 _MAX_DEPTH = 32
 #: Maximum time in ns by which work may start before the awaited event completes. Clock errors are
@@ -71,6 +73,20 @@ class DelayedWork(Table):
     kind: Ints
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class EventTimes(Table):
+    """When the events completed that work waited for, one activity per row, sorted by ``work``.
+
+    Attributes:
+        work: Row of the first activity that the stream ran after one or more waits.
+        completed_ns: Time at which the last awaited event completed, or :data:`FOREVER` if the
+            completion of any of them is unknown.
+    """
+
+    work: Ints
+    completed_ns: Ints
+
+
 @dataclass(frozen=True)
 class Waiting:
     """The waits that a profile proves.
@@ -82,6 +98,7 @@ class Waiting:
             process and correlation id. The tuple is empty if there are no synchronization events.
         streams: Stream of each activity, or -1 if unknown. Empty if there are no synchronization
             events.
+        events: When the events completed that work waited for.
         n_waits: Number of times that a stream waited for an event.
         n_unrecorded: Number of stream waits whose event record is unknown.
     """
@@ -89,6 +106,7 @@ class Waiting:
     delayed_work: DelayedWork = field(default_factory=DelayedWork.make_empty)
     hosts: tuple[Ints, ...] = ()
     streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    events: EventTimes = field(default_factory=EventTimes.make_empty)
     n_waits: int = 0
     n_unrecorded: int = 0
 
@@ -512,7 +530,7 @@ def _find_delayed_work(
     is_certain &= (index != NONE) & order.mask_trusted(index) & (completed_ns[record] != NEVER)
     record, index, anchor = record[is_certain], index[is_certain], anchor[is_certain]
     work = order.work[index]
-    ready_ns = _find_ready_times(work, call, launched_ns, returned_ns)
+    ready_ns = find_ready_times(work, call, launched_ns, returned_ns)
     previous = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
     start_ns = np.maximum(ready_ns, np.append(launch_end_ns, NEVER)[previous])
     end_ns = np.minimum(completed_ns[record], activities.start_ns[work])
@@ -523,7 +541,7 @@ def _find_delayed_work(
     return record[rows], work[rows], start_ns[rows], end_ns[rows]
 
 
-def _find_ready_times(
+def find_ready_times(
     work: Ints, call: Codes, launched_ns: Ints, returned_ns: Callable[[Ints], Ints]
 ) -> Ints:
     """Return the earliest time after its launch at which the device could start each activity.
@@ -602,9 +620,34 @@ def find_waiting(
         ),
         hosts=_list_host_waits(waits, awaited),
         streams=streams,
+        events=_find_last_events(
+            order, waits, np.where(is_stream_wait, wait_stream, NONE), record, completed_ns
+        ),
         n_waits=int(is_stream_wait.sum()),
         n_unrecorded=int((record[is_stream_wait] == NONE).sum()),
     )
+
+
+def _find_last_events(
+    order: StreamOrder, waits: Waits, stream: Ints, record: Ints, completed_ns: Ints
+) -> EventTimes:
+    """Return when the last event completed that each activity waited for.
+
+    Args:
+        order: Work of each stream, in launch order.
+        waits: Stream waits and host waits.
+        stream: Stream that waits, or -1 for host waits and for unknown streams.
+        record: Row of the event record that each wait matches, or -1 if there is none.
+        completed_ns: Completion time of each recorded event, or :data:`NEVER` if unknown.
+    """
+    rows = np.flatnonzero(stream != NONE)
+    index = order.find_after(stream[rows], waits.start_ns[rows])
+    rows, index = rows[index != NONE], index[index != NONE]
+    time_ns = np.append(completed_ns, NEVER)[record[rows]]
+    time_ns = np.where(time_ns == NEVER, FOREVER, time_ns)
+    work = order.work[index]
+    latest = find_first_rows(work, -time_ns)
+    return EventTimes(work[latest], time_ns[latest])
 
 
 def _number_streams(ranks: Sequence[Ints], streams: Sequence[Ints]) -> list[Ints]:
