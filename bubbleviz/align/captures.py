@@ -28,11 +28,11 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import MAX_GAP_NS, build_session_clocks, has_known_offset
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
-from bubbleviz.model.columns import NONE, Ints, join_tables
+from bubbleviz.model.columns import NONE, Ints, join_tables, scatter
 from bubbleviz.model.grouping import find_run_starts, invert_permutation, sort_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import format_count, list_and_count, make_natural_key, quote_for_shell
 
@@ -54,11 +54,14 @@ class Captures:
         rank_of_recorded: For each rank of each recording, in their order, the index of the joined
             rank. Joined ranks are numbered by first occurrence.
         profiles: Profiles of each process that was captured several times, by start time.
+        group_of_profile: Group of each profile, ascending in time. The profiles of a group were
+            recorded at the same time. Empty if no process was captured several times.
     """
 
     machines: tuple[str, ...]
     rank_of_recorded: Ints
     profiles: tuple[tuple[int, ...], ...] = ()
+    group_of_profile: tuple[int, ...] = ()
 
 
 def find_captures(
@@ -88,10 +91,13 @@ def find_captures(
         for profile in later:
             if has_known_offset(recordings[profile].source, recordings[first].source):
                 machines[profile] = machines[first]
+    group_of_profile: dict[int, int] = {}
     if repeated:
         processes = _Repeats.of(recordings, machines, repeated)
         repeated = processes.profiles
         _check_captures(parts, processes, allows_long_gaps=allows_long_gaps)
+        for number, group in enumerate(processes.group()):
+            group_of_profile |= dict.fromkeys(group, number)
     _refuse_two_runs(recordings, machines)
     joined = {profile for found in repeated.values() for profile in found}
     index_of_rank: dict[Hashable, int] = {}
@@ -102,7 +108,12 @@ def find_captures(
         if profile in joined and process is not None:
             key = process, rank.device_id
         ranks.append(index_of_rank.setdefault(key, len(index_of_rank)))
-    return Captures(tuple(machines), np.array(ranks, np.int64), tuple(repeated.values()))
+    return Captures(
+        tuple(machines),
+        np.array(ranks, np.int64),
+        tuple(repeated.values()),
+        tuple(group_of_profile[profile] for profile in sorted(group_of_profile)),
+    )
 
 
 def _iter_ranks(recordings: Sequence[Recording]) -> Iterator[tuple[int, LocalRank]]:
@@ -216,6 +227,10 @@ class _Repeats:
                 is_timed |= self.times.is_common[earlier] and self.times.is_common[later]
                 yield _Pair(key, earlier, later, " and ".join(paths), gap_ns, is_timed)
 
+    def group(self) -> list[list[int]]:
+        """Group the profiles that were recorded at the same time."""
+        return _group_captures(len(self.recordings), self.profiles, self.times)
+
     def refuse(self, reason: str, alternative: str = "") -> MismatchError:
         """Return an error that names one command for each capture of all processes.
 
@@ -223,9 +238,8 @@ class _Repeats:
             reason: Clause that says why the captures are not analyzed together.
             alternative: Clause that says how to analyze them together, or "".
         """
-        groups = _group_captures(len(self.recordings), self.profiles, self.times)
         paths = [recording.source.path for recording in self.recordings]
-        arguments = _format_groups(groups, paths)
+        arguments = _format_groups(self.group(), paths)
         commands = [f"({n}) bubbleviz analyze {files}" for n, files in enumerate(arguments, 1)]
         listed = list_and_count(commands, _MAX_COMMANDS)
         return MismatchError(
@@ -405,7 +419,9 @@ def _format_paths(paths: Sequence[str], all_paths: Sequence[str]) -> str:
 def join_captures(recordings: JoinedRecordings, captures: Captures) -> JoinedRecordings:
     """Join the captures of each process into one rank whose recording pauses between them.
 
-    Iterations are numbered over all captures of a rank, and so never extend across a pause.
+    Iterations are numbered over all captures, and so never extend across a pause. If a rank lacks a
+    capture, or an iteration of it, its later iterations have the same numbers as those of the other
+    ranks.
 
     Args:
         recordings: The recordings of all profiles. Times are on the clocks of the profiling
@@ -421,7 +437,11 @@ def join_captures(recordings: JoinedRecordings, captures: Captures) -> JoinedRec
     n_ranks = int(rank_of_recorded.max()) + 1
     joined_start_ns, joined_end_ns = group_extents(rank_of_recorded, n_ranks, start_ns, end_ns)
     first = order[find_run_starts(rank_of_recorded[order])]
-    first_iteration = _number_first_iterations(recordings.operations, rank_of_recorded, position)
+    group = np.array(captures.group_of_profile, np.int64)[recordings.profile_of_recorded]
+    n_iterations = np.zeros(len(position), np.int64)
+    operations = recordings.operations
+    np.maximum.at(n_iterations, operations.rank, operations.iteration + 1)
+    first_iteration = _number_first_iterations(n_iterations, group, rank_of_recorded, order)
     tables = _sort_tables(recordings, rank_of_recorded, position, first_iteration)
     is_later = np.ones(len(order), bool)
     is_later[first] = False
@@ -492,23 +512,28 @@ def _sort_tables(
 
 
 def _number_first_iterations(
-    operations: Operations, rank_of_recorded: Ints, position: Ints
+    n_iterations: Ints, group: Ints, rank_of_recorded: Ints, order: Ints
 ) -> Ints:
     """Return the number that each recorded rank's iteration 0 gets in its joined rank.
 
+    The iterations of a group follow those of all earlier groups. If a group contains several
+    captures of a rank, the iterations of a rank are numbered without regard to other ranks.
+
     Args:
-        operations: Operations of all recorded ranks.
+        n_iterations: Number of iterations of each recorded rank.
+        group: Group of captures of each recorded rank, ascending in time.
         rank_of_recorded: Joined rank of each recorded rank.
-        position: Position of each recorded rank if they are sorted by joined rank and time.
+        order: Recorded ranks, sorted by joined rank and time.
     """
-    order = invert_permutation(position)
-    n_iterations = np.zeros(len(position), np.int64)
-    np.maximum.at(n_iterations, operations.rank, operations.iteration + 1)
-    total = np.cumsum(n_iterations[order]) - n_iterations[order]
+    is_same_rank = np.diff(rank_of_recorded[order]) == 0
+    if (np.diff(group[order])[is_same_rank] > 0).all():
+        n_of_group = np.zeros(int(group.max()) + 1, np.int64)
+        np.maximum.at(n_of_group, group, n_iterations)
+        return np.asarray((np.cumsum(n_of_group) - n_of_group)[group], np.int64)
+    total: Ints = np.cumsum(n_iterations[order]) - n_iterations[order]
     starts = find_run_starts(rank_of_recorded[order])
     n_captures = np.diff(np.append(starts, len(order)))
-    of_rank = total - np.repeat(total[starts], n_captures)
-    return np.asarray(of_rank[position], np.int64)
+    return scatter(len(order), order, total - np.repeat(total[starts], n_captures))
 
 
 def describe_captures(recordings: JoinedRecordings, captures: Captures) -> tuple[Limitation, ...]:

@@ -126,14 +126,20 @@ def test_traces_of_a_repeated_schedule(identity: str, tmp_path: Path) -> None:
     check_iterations(report, run)
 
 
-def test_a_capture_that_one_process_lacks(tmp_path: Path) -> None:
-    run = write_captures(tmp_path)
-    run.captures[0][1].unlink()
+@pytest.mark.parametrize("lacking", [0, 1, 2])
+@pytest.mark.parametrize("n_servers", [1, 3])
+def test_a_capture_that_one_process_lacks(n_servers: int, lacking: int, tmp_path: Path) -> None:
+    captures = [range(2), range(3, 6), range(7, 10)]
+    run = write_captures(tmp_path, replace(_RUN, servers=n_servers, iterations=10), captures)
+    run.captures[lacking][1].unlink()
     report = bubbleviz.analyze(run.folder)
 
-    complete = [iteration.complete for iteration in report.iterations]
-    assert complete == [False, False, True, True, True]
     assert len(report.ranks) == 3
+    captured = [(k, number) for number, capture in enumerate(captures) for k in capture]
+    for iteration, (k, number) in zip(report.iterations, captured, strict=True):
+        ratio = run.truth.iterations[k].bubble_ratio["schedule"]
+        expected = None if number == lacking else pytest.approx(ratio, abs=1e-9)
+        assert iteration.ratios["schedule"].value == expected
 
 
 def test_iterations_that_a_pause_cuts_off_are_incomplete(tmp_path: Path) -> None:
