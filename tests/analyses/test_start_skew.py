@@ -13,7 +13,12 @@ import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.nccl.analysis import measure_communication
-from bubbleviz.interpret.start_skew import RecordedDevice, find_common_start, find_unclear_waits
+from bubbleviz.interpret.start_skew import (
+    RecordedDevice,
+    find_common_start,
+    find_common_starts,
+    find_unclear_waits,
+)
 from tests.support.notes import find_limitation, list_limitation_subjects
 from tests.support.nsys_exports import C, K, R, write_profile
 
@@ -295,6 +300,13 @@ def test_the_last_recording_that_is_waited_for_counts() -> None:
     assert find_common_start([waiting, unrelated]) is None
     assert find_common_start([waiting]) is None
     assert find_common_start([]) is None
+
+
+def test_each_capture_has_a_recording_that_is_waited_for() -> None:
+    waiting = recorded(0, (0, 1000), (10, 500)), recorded(2000, (2000, 3000), (2010, 2600))
+    awaited = recorded(450, (450, 1000), (450, 500)), recorded(2500, (2500, 3000), (2500, 2600))
+
+    assert find_common_starts([*waiting, *awaited]) == [450, 2500]
 
 
 @pytest.mark.parametrize("epoch_ns", [(1 << 62), (1 << 63) - 1, -(1 << 63)])
