@@ -31,6 +31,7 @@ class LimitationKind(Enum):
     PROFILE_UNREADABLE = auto()  # a file in a directory is left out
     FILE_DAMAGED = auto()  # the file is truncated or damaged, so any event may be missing
     PROFILER_WARNING = auto()  # the profiler warned that events may be missing; marks no ratio
+    OPERATIONS_DROPPED = auto()  # a recorder of communication did not write all operations
     RECORDING_DAMAGED = auto()  # iterations of some ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
     KERNELS_OVERRUN = auto()  # kernels overlapped the next kernel on a stream and were shortened

@@ -138,6 +138,12 @@ RESTRICTIONS = (
         details="-v coverage shows how many",
     ),
     Restriction(
+        "operations-dropped",
+        "incomplete: operations were not recorded",
+        "it is incomplete because communication operations were not recorded",
+        kind=LimitationKind.OPERATIONS_DROPPED,
+    ),
+    Restriction(
         "kernels-overrun",
         "uncertain: recorded kernel end times are wrong",
         "it is uncertain because kernels end after the next one on their stream starts",

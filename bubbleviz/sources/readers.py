@@ -29,6 +29,7 @@ from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import STREAM_SUFFIX, TABLES, is_columnar
+from bubbleviz.sources.nccl.inspector import is_metrics_file
 from bubbleviz.sources.operations.csv import read_header
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
@@ -422,6 +423,11 @@ def _recognize(path: str, head: bytes) -> Reader | None:
         raise ProfileError(
             f"{path}: contains recorded NCCL operations and is not a profile; pass it to bubbleviz "
             "nccl, alone or together with profiles"
+        )
+    if is_metrics_file(head):
+        raise ProfileError(
+            f"{path}: contains metrics of NCCL Inspector for Prometheus, which are averages; "
+            "record single operations with NCCL_INSPECTOR_PROM_DUMP=0 (bubbleviz guide nccl)"
         )
     if is_json(head) and ("trace_view." in Path(path).name or b'"Ascend Hardware"' in head):
         raise ProfileError(

@@ -12,6 +12,7 @@ from tests.planting.options import Planting
 from tests.support.columnar_exports import write_columnar
 from tests.support.flight_dumps import make_entry, write_dumps
 from tests.support.forward_runs import Serving, write_table
+from tests.support.inspector_files import Call, Inspector
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
@@ -61,6 +62,9 @@ def write_documented_files(folder: Path) -> None:
     (folder / "served").mkdir()
     write_table(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
     write_dumped_run(folder / "pp_data", "1f1b", 2, 4)
+    for rank in (0, 1):
+        inspector = Inspector(pid=100 + rank, rank=rank)
+        inspector.add_dump([Call("AllReduce", 0, rank, 5_000_000)]).write(folder / "inspector")
     write_dumps(folder / "dumps", {rank: [make_entry("0", "barrier", 1)] for rank in (0, 1, 2)})
 
 

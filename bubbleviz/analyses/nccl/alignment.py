@@ -186,6 +186,9 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
         start_ns = np.where(has_start, gpu_start_ns + np.where(has_start, bridge_ns, 0), start_ns)
         end_ns = np.where(has_both, gpu_end_ns + np.where(has_both, bridge_ns, 0), end_ns)
         timing = np.where(has_both, Timing.GPU, timing)
+    has_duration = events.duration_ns[rows] >= 0
+    duration_timing = np.where(events.is_host_duration[rows] > 0, Timing.HOST, Timing.GPU)
+    timing = np.where(has_duration, duration_timing, timing)
     # An end time before the start time is invalid.
     end_ns = np.where((end_ns != UNKNOWN) & (end_ns < start_ns), UNKNOWN, end_ns)
     return EventGpu(
@@ -238,14 +241,17 @@ def _format_process(pid: int) -> str:
 def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the duration of each operation in ns, or -1 if unknown.
 
-    The GPU's clock is used if it recorded start and end, otherwise the given times are used.
-    Durations that are negative or longer than ``MAX_DURATION_NS`` are treated as unknown.
+    A recorded duration is used first, then the GPU's clock if it recorded start and end, then the
+    given times. Durations that are negative or longer than ``MAX_DURATION_NS`` are treated as
+    unknown.
     """
     duration_ns = np.full(len(start_ns), NONE)
     gpu_end_ns = gpu.events.gpu_end_ns[gpu.rows]
     for low_ns, high_ns in ((start_ns, end_ns), (gpu.gpu_ns, gpu_end_ns)):
         has_both = (low_ns != UNKNOWN) & (high_ns != UNKNOWN)
         duration_ns = np.where(has_both, high_ns - np.where(has_both, low_ns, 0), duration_ns)
+    recorded_ns = gpu.events.duration_ns[gpu.rows]
+    duration_ns = np.where(recorded_ns >= 0, recorded_ns, duration_ns)
     return np.where((duration_ns >= 0) & (duration_ns <= MAX_DURATION_NS), duration_ns, NONE)
 
 

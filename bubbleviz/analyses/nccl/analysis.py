@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from bubbleviz.analyses.nccl.communications import (
     Timing,
 )
 from bubbleviz.analyses.nccl.inputs import find_inputs
+from bubbleviz.analyses.nccl.inspector_notes import list_inspector_limitations
 from bubbleviz.analyses.nccl.kernels import Kernels, pool_kernels
 from bubbleviz.analyses.nccl.late_devices import measure_late_devices
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
@@ -39,8 +40,14 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.report.late_ranks import describe_main_late_rank
 from bubbleviz.report.restrictions import list_restrictions
-from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
+from bubbleviz.sources.nccl.events import (
+    ROOTED_OPERATIONS,
+    UNKNOWN,
+    EventFile,
+    OperationKind,
+)
 from bubbleviz.sources.nccl.formats import read_events
+from bubbleviz.sources.nccl.inspector import INSPECTOR
 from bubbleviz.sources.paths import read_each
 
 
@@ -87,10 +94,15 @@ class Communication:
         return tuple(path for path, _, _ in self.files)
 
     @property
+    def paths_of_processes(self) -> tuple[str, ...]:
+        """For each file, its path if it is known to belong to a single process, otherwise ""."""
+        return tuple(path if kind == INSPECTOR else "" for path, kind, _ in self.files)
+
+    @property
     def restrictions(self) -> tuple[Restriction, ...]:
         """Reasons why operations are missing from the sums, most severe first."""
-        is_damage = LimitationKind.FILE_DAMAGED
-        damage = [note for note in self.limitations if note.kind is is_damage]
+        kinds = {LimitationKind.FILE_DAMAGED, LimitationKind.OPERATIONS_DROPPED}
+        damage = [note for note in self.limitations if note.kind in kinds]
         return list_restrictions(None, damage, ranks_missing=False)
 
     @property
@@ -160,6 +172,7 @@ def measure_communication(
         limitations=(*unreadable, *communication.limitations),
         hosts=(
             *(profile.source.host for profile in profiles),
+            *(file.host for file in recorded if file.host),
             *(host for note in unreadable for host in note.hosts),
         ),
     )
@@ -213,10 +226,12 @@ def merge_communication(
     is_dumped = np.array(is_dump_file)[table.source]
     dump_clocks = {*find_distinct(table.clock[is_dumped]).tolist()}
     event_clocks, event_bases = _find_clock_bases(
-        event_clocks, table, machines, profiles, dump_clocks
+        event_clocks, table, machines, profiles, dump_clocks, [file.host for file in recorded]
     )
     instance, n_unpaired = _number_instances(table, recorded)
-    table = hangs.add_run_ranks(table, is_dumped)
+    is_inspector_file = [file.format == INSPECTOR for file in recorded]
+    is_inspected = np.isin(table.source, np.flatnonzero(is_inspector_file))
+    table = hangs.add_run_ranks(table, is_dumped, is_inspected)
     table = members.align_member_ends(table, instance, is_dumped)
     table, clocks = members.align_clocks_by_ends(
         table, instance, (*profile_clocks, *event_clocks), (*machines, *event_bases)
@@ -228,7 +243,8 @@ def merge_communication(
         *((profile.source.path, profile.source.format, ()) for profile in profiles),
     )
     faults = hangs.find_faults(table, {file.rank for file in recorded})
-    communication = Communication(table, _count_ranks(table, profiles), clocks, files, (), faults)
+    sizes = [*(profile.sizes for profile in profiles), *(file.sizes for file in recorded)]
+    communication = Communication(table, _count_ranks(table, sizes), clocks, files, (), faults)
     limitations = _list_limitations(
         recorded, profiles, communication, n_ambiguous, instance, n_unpaired
     )
@@ -245,12 +261,14 @@ def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> t
     Returns the instance number of each row (-1 if unknown), and the number of unpaired sends and
     receives.
     """
+    is_unpaired = members.mask_incomplete(table, [file.format == INSPECTOR for file in recorded])
     if not any(file.rolled_over for file in recorded):
-        return members.number_instances(table), 0
-    epoch = members.find_epochs(table)
-    is_unpaired = (epoch == NONE) & (table.peer != NONE)
-    instance = np.where(is_unpaired, NONE, members.number_instances(table, epoch))
-    return instance, int(is_unpaired.sum())
+        instance = members.number_instances(table)
+    else:
+        epoch = members.find_epochs(table)
+        is_unpaired |= (epoch == NONE) & (table.peer != NONE)
+        instance = members.number_instances(table, epoch)
+    return np.where(is_unpaired, NONE, instance), int(is_unpaired.sum())
 
 
 def _split_waiting(
@@ -272,17 +290,26 @@ def _split_waiting(
     )
     order_instance = members.pair_by_order(table, gpu_index, family)
     peer_wait_ns, transfer_ns = np.zeros((2, len(table)), np.int64)
+    has_exact_duration = np.zeros(len(table), bool)
     # Operations from event files come first.
     first = 0
     for file in recorded:
         rows = slice(first, first + len(file.events))
         peer_wait_ns[rows], transfer_ns[rows] = file.events.peer_wait_ns, file.events.transfer_ns
+        is_on_gpu = table.timing[rows] == Timing.GPU
+        has_exact_duration[rows] = (file.events.duration_ns >= 0) & is_on_gpu
         first = rows.stop
     meeting = np.where(instance == NONE, order_instance + instance.max(initial=0) + 1, instance)
     is_paired = (instance != NONE) | (order_instance != NONE)
     table = replace(table, meeting=np.where(is_paired, meeting, NONE))
     return members.split_waiting(
-        count_shared(table), instance, order_instance, clock_group, peer_wait_ns, transfer_ns
+        count_shared(table),
+        instance,
+        order_instance,
+        clock_group,
+        peer_wait_ns,
+        transfer_ns,
+        has_exact_duration,
     )
 
 
@@ -392,6 +419,7 @@ def _find_clock_bases(
     machines: Sequence[int],
     profiles: Sequence[NcclProfile],
     dump_clocks: Collection[int],
+    hosts: Sequence[str],
 ) -> tuple[list[RecordingClock], list[int]]:
     """Find out which clocks of event files already agree.
 
@@ -400,7 +428,10 @@ def _find_clock_bases(
     - The number of the matching profile's machine, if the clock was aligned by kernels.
     - 0, if there are no profiles and the clock is the first one or the clock of a flight recorder.
       The clock then becomes a reference. Flight recorders can share a base because they record UTC,
-      and because their operations are compared by duration.
+      and because their operations are compared by duration. The same holds for clocks of files that
+      contain a hostname and durations without times.
+    - The base of an earlier clock of the same host, if the files contain the hostname, because
+      these files record UTC.
     - An unused number otherwise.
 
     Args:
@@ -409,6 +440,7 @@ def _find_clock_bases(
         machines: Machine on which each profile was recorded.
         profiles: The profiles.
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
+        hosts: Hostname in each event file, or "" if the file does not contain it.
 
     Returns:
         clocks: The clocks, with ``aligned_by`` set for the reference clocks.
@@ -417,27 +449,39 @@ def _find_clock_bases(
     last_kernel = np.cumsum([len(profile.kernels) for profile in profiles])
     unused_base = itertools.count(max(machines, default=0) + 1)
     clocks, bases = list(event_clocks), []
+    base_of_host: dict[str, int] = {}
     for index, clock in enumerate(event_clocks):
-        is_matched = (table.clock == len(profiles) + index) & (table.kernel != NONE)
-        kernels = table.kernel[is_matched]
+        rows = np.flatnonzero(table.clock == len(profiles) + index)
+        kernels = table.kernel[rows][table.kernel[rows] != NONE]
+        host = hosts[table.source[rows[0]]] if len(rows) else ""
+        is_untimed = host != "" and bool((table.start_ns[rows] == UNKNOWN).all())
         if len(kernels):
             profile = int(np.searchsorted(last_kernel, kernels[0], side="right"))
             bases.append(machines[profile])
-        elif not profiles and (not bases or index in dump_clocks):
-            clocks[index] = replace(clock, aligned_by=Alignment.REFERENCE)
+        elif not profiles and (not bases or index in dump_clocks or is_untimed):
             bases.append(0)
         else:
-            bases.append(next(unused_base))
+            bases.append(base_of_host[host] if host in base_of_host else next(unused_base))
+        if bases[-1] == 0 and not profiles:
+            clocks[index] = replace(clock, aligned_by=Alignment.REFERENCE)
+        if host and not is_untimed:
+            base_of_host.setdefault(host, bases[-1])
     return clocks, bases
 
 
-def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
+def _count_ranks(
+    table: Communications, sizes: Sequence[Mapping[Communicator, int]]
+) -> tuple[int | None, ...]:
     """Return each communicator's number of ranks, or None if unknown.
 
     If the number was not recorded, it is the highest rank or peer in the table plus one, or None if
     that is 1.
+
+    Args:
+        table: Operations from all files.
+        sizes: For each file, the recorded numbers of ranks.
     """
-    recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
+    recorded = {key: ranks for of_file in sizes for key, ranks in of_file.items()}
     n_ranks = np.zeros(len(table.communicators), np.int64)
     has_communicator = table.communicator != NONE
     communicator = table.communicator[has_communicator]
@@ -473,6 +517,7 @@ def _list_limitations(
     """
     for file in recorded:
         yield from _list_file_limitations(file)
+    yield from list_inspector_limitations(recorded)
     profile_limitations = [note for profile in profiles for note in profile.limitations]
     yield from add_up_counts(profile_limitations, (LimitationKind.PROFILER_WARNING,))
     recorded_devices = [device for profile in profiles for device in profile.recorded]
@@ -485,6 +530,9 @@ def _list_limitations(
     event_clocks = communication.clocks[len(profiles) :] if profiles else ()
     unaligned = [clock.label for clock in event_clocks if not clock.aligned]
     is_unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
+    has_communicator = table.communicator != NONE
+    is_rooted = np.array([name in ROOTED_OPERATIONS for name in (*table.names, "")])[table.name]
+    is_incomparable = is_unsplit & has_communicator & is_rooted & (table.start_ns == UNKNOWN)
     for subject, count, reason in (
         (
             "operations of unknown duration",
@@ -520,20 +568,33 @@ def _list_limitations(
             "the totals count both; measure the files and the profiles separately",
         ),
         (
+            "operations compared by their durations",
+            (table.split == Split.DURATION).sum(),
+            "all members of an operation are assumed to end together, so the member with the "
+            "shortest duration started last",
+        ),
+        (
+            "operations with a root whose waiting is unknown",
+            is_incomparable.sum(),
+            "their members end at different times, so durations do not show who started last; "
+            "record times with NCCL_INSPECTOR_DUMP_VERBOSE=1",
+        ),
+        (
             "operations whose waiting is unknown",
-            (is_unsplit & (table.communicator != NONE)).sum(),
+            (is_unsplit & has_communicator & ~is_incomparable).sum(),
             "no other member was recorded on an aligned clock, and no proxy thread was recorded; "
             "pass the files of all ranks",
         ),
         (
             "operations whose members are unknown",
-            (is_unsplit & (table.communicator == NONE)).sum(),
+            (is_unsplit & ~has_communicator).sum(),
             "no communicators were recorded, so waiting is unknown; add NCCL event files",
         ),
         (
             "sends and receives that cannot be paired",
             n_unpaired,
-            "flight recorders have dropped earlier entries; set a larger TORCH_FR_BUFFER_SIZE",
+            "other sends and receives of the same ranks were dropped; set a larger "
+            "TORCH_FR_BUFFER_SIZE or NCCL_INSPECTOR_DUMP_P2P_RING_SIZE",
         ),
         (
             "operations paired by their order only",
@@ -586,7 +647,8 @@ def _count_incomplete(communication: Communication, instance: Ints) -> int:
     Collectives are not counted if the number of ranks of their communicator is unknown.
     """
     table = communication.operations
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    is_compared = (table.split == Split.MEMBERS) | (table.split == Split.DURATION)
+    rows = np.flatnonzero((instance != NONE) & is_compared & (table.peer < 0))
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
     operation = group_rows(instance[rows]).of_row
     n_members = np.bincount(operation)[operation]

@@ -32,7 +32,7 @@ SIZES = {
 }
 #: Operations that move n times the number of bytes counted, where n is the number of ranks.
 PER_RANK_OPERATIONS = frozenset(
-    ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
+    ("AllGather", "AllGatherV", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )
 
 
@@ -87,6 +87,8 @@ class Split(IntEnum):
     PROXY = 2
     #: Like ``MEMBERS``, but members were paired based only on their order.
     ORDER = 3
+    #: The operation waited for as long as it ran longer than its shortest member.
+    DURATION = 4
 
 
 class Alignment(Enum):

@@ -60,13 +60,14 @@ class Fault:
     calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
+def add_run_ranks(table: Communications, dumped: Bools, inspected: Bools) -> Communications:
     """Fill in ``run_rank``: translate ranks in a communicator to ranks in the complete run.
 
     Args:
         table: Operations from all files.
         dumped: Mask of the rows from flight recorders. If the members of a row's group are unknown,
             its rank is already the rank in the run.
+        inspected: Mask of the rows from NCCL Inspector, see :func:`_find_ranks_in_largest`.
 
     Returns:
         The operations with ``run_rank`` filled in, which is -1 if unknown.
@@ -81,7 +82,37 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
     is_member = (table.rank >= 0) & (table.rank < size)
     member_rank = all_members[np.where(is_member, first + table.rank, NONE)]
     dumped_rank = np.where(dumped & (size == 0), table.rank, NONE)
-    return replace(table, run_rank=np.where(is_member, member_rank, dumped_rank))
+    run_rank = np.where(is_member, member_rank, dumped_rank)
+    rows = np.flatnonzero(inspected)
+    run_rank[rows] = _find_ranks_in_largest(table.take(rows))
+    return replace(table, run_rank=run_rank)
+
+
+def _find_ranks_in_largest(table: Communications) -> Ints:
+    """Return the rank of each row's GPU in the largest communicator.
+
+    The ranks are unknown (-1) unless this communicator contains every GPU once. The largest
+    communicator is the one with the highest rank. On ties, the first one that contains every GPU is
+    used.
+
+    Args:
+        table: Operations whose GPUs have distinct numbers.
+    """
+    gpus = grouping.group_rows(table.gpu)
+    unknown = np.full(len(table), NONE, np.int64)
+    has_member = (table.communicator != NONE) & (table.rank != NONE)
+    highest = np.full(len(table.communicators), NONE, np.int64)
+    np.maximum.at(highest, table.communicator[has_member], table.rank[has_member])
+    for communicator in np.flatnonzero(highest == highest.max(initial=0)).tolist():
+        rows = np.flatnonzero(has_member & (table.communicator == communicator))
+        members = grouping.group_rows(gpus.of_row[rows], table.rank[rows])
+        first_rows = rows[members.first]
+        n_ranks = len(grouping.find_distinct(table.rank[first_rows]))
+        if len(members) == n_ranks == len(gpus):
+            rank_of_gpu = unknown[: len(gpus)].copy()
+            rank_of_gpu[gpus.of_row[first_rows]] = table.rank[first_rows]
+            return rank_of_gpu[gpus.of_row]
+    return unknown
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
@@ -123,18 +154,45 @@ def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
     return {rank: stage for ranks in pipelines for stage, rank in enumerate(ranks)}
 
 
-def list_late_ranks(table: Communications) -> list[LateRank]:
+def list_late_ranks(table: Communications, files: Sequence[str] = ()) -> list[LateRank]:
     """List the ranks that others waited for, longest total waiting time first.
 
-    Ties are sorted by rank number. Operations whose rank in the run is unknown are ignored.
+    Ties are sorted by rank number. Operations whose rank in the run is unknown are ignored, unless
+    their file is known to belong to a single process.
+
+    Args:
+        table: Operations with ``awaited_ns``.
+        files: For each file, its path if it belongs to a single process, otherwise "".
     """
-    rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
-    ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
-    operations = np.bincount(of_row, minlength=len(ranks))
-    awaited_ns = np.bincount(of_row, table.awaited_ns[rows], len(ranks)).astype(np.int64)
-    columns = ranks.tolist(), operations.tolist(), awaited_ns.tolist()
-    late_ranks = [LateRank(*row) for row in zip(*columns, strict=True)]
-    return sorted(late_ranks, key=lambda entry: (-entry.awaited_ns, entry.rank))
+    is_of_process = np.array([path != "" for path in files], bool)
+    has_file = np.isin(table.source, np.flatnonzero(is_of_process))
+    is_listed = (table.run_rank != NONE) | has_file
+    rows = np.flatnonzero(is_listed & (table.awaited_ns > 0))
+    source = np.where(table.run_rank == NONE, table.source, NONE)[rows]
+    late = grouping.group_rows(table.run_rank[rows], source)
+    operations = np.bincount(late.of_row, minlength=len(late))
+    awaited_ns = np.bincount(late.of_row, table.awaited_ns[rows], len(late)).astype(np.int64)
+    late_ranks = [
+        LateRank(
+            rank=None if rank == NONE else rank,
+            operations=n_operations,
+            awaited_ns=waited_ns,
+            file=files[file] if rank == NONE else None,
+        )
+        for rank, file, n_operations, waited_ns in zip(
+            table.run_rank[rows[late.first]].tolist(),
+            source[late.first].tolist(),
+            operations.tolist(),
+            awaited_ns.tolist(),
+            strict=True,
+        )
+    ]
+    return sorted(late_ranks, key=_make_late_key)
+
+
+def _make_late_key(entry: LateRank) -> tuple[int, int, str]:
+    """Return the sort key that puts the longest awaited rank first."""
+    return -entry.awaited_ns, NONE if entry.rank is None else entry.rank, entry.file or ""
 
 
 def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:

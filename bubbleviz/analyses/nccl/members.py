@@ -38,7 +38,7 @@ from bubbleviz.analyses.nccl.communications import (
 from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
+from bubbleviz.sources.nccl.events import ROOTED_OPERATIONS, UNKNOWN, OperationKind
 
 #: Minimum fraction of the groups of k-th kernels in which all kernels run simultaneously.
 _MIN_OVERLAPPING = 0.95
@@ -68,6 +68,36 @@ def find_epochs(table: Communications) -> Ints:
     anchor = np.where(is_anchor, table.sequence % _SEQUENCE_LIMIT + 1, 0)
     last_anchor = np.maximum.accumulate(file_base + anchor)
     return np.asarray(last_anchor - file_base - 1, np.int64)
+
+
+def mask_incomplete(table: Communications, is_numbered: Sequence[bool]) -> Bools:
+    """Find the sends and receives that cannot be paired because others were not recorded.
+
+    NCCL Inspector numbers all sends and receives of a rank in a communicator, starting at 1. If a
+    number is missing, the k-th recorded send is not always the k-th send.
+
+    Args:
+        table: Operations from all files.
+        is_numbered: For each event file, whether the column ``sequence`` has these numbers.
+
+    Returns:
+        A mask of the sends and receives in these files whose rank or peer lacks a number.
+    """
+    is_incomplete = np.zeros(len(table), bool)
+    has_number = np.isin(table.source, np.flatnonzero(is_numbered)) & (table.sequence >= 0)
+    rows = np.flatnonzero(has_number & (table.peer != NONE) & (table.communicator != NONE))
+    if len(rows) == 0:
+        return is_incomplete
+    # One group for each rank in a communicator, whether it is the caller or the peer.
+    ranks = np.append(table.rank[rows], table.peer[rows])
+    groups = grouping.group_rows(np.tile(table.communicator[rows], 2), ranks)
+    caller, peer = np.split(groups.of_row, 2)
+    sequence = table.sequence[rows]
+    _, last = intervals.group_extents(caller, len(groups), sequence, sequence)
+    n_recorded = np.bincount(caller, minlength=len(groups))
+    has_gaps = (n_recorded > 0) & (last != n_recorded)
+    is_incomplete[rows] = has_gaps[caller] | has_gaps[peer]
+    return is_incomplete
 
 
 def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
@@ -345,12 +375,14 @@ def split_waiting(
     compared: Sequence[int],
     peer_wait_ns: Ints,
     transfer_ns: Ints,
+    has_exact_duration: Bools,
 ) -> Communications:
     """Split the duration of each operation into waiting and moving data.
 
     An operation waits until its last member starts, and moves data for the rest of its duration.
     The first source that gives a waiting time is used:
 
+    - the exact durations of the members with the same ``instance``,
     - the members with the same ``instance``,
     - the members with the same ``order_instance``,
     - the time that the proxy thread spent waiting for the peer, capped at the duration.
@@ -367,6 +399,7 @@ def split_waiting(
         peer_wait_ns: Time that each operation's proxy thread spent waiting for the peer, or 0 if
             there is no proxy thread.
         transfer_ns: Time that the proxy thread spent moving data, or 0 if there is no proxy thread.
+        has_exact_duration: Mask of the rows whose duration is more exact than their times.
 
     Returns:
         The operations with ``waiting_ns`` and ``moving_ns``, which are -1 if unknown, and with
@@ -375,8 +408,12 @@ def split_waiting(
     waiting_ns = np.full(len(table), NONE, np.int64)
     split = np.full(len(table), Split.UNKNOWN, np.int64)
     clock_group = np.array(compared, np.int64)[table.clock] if len(table) else table.clock
-    for number, kind in ((instance, Split.MEMBERS), (order_instance, Split.ORDER)):
-        wait_ns = _measure_waiting(table, number, clock_group)
+    exact_instance = np.where(has_exact_duration, instance, NONE)
+    for wait_ns, kind in (
+        (_compare_durations(table, exact_instance), Split.DURATION),
+        (_measure_waiting(table, instance, clock_group), Split.MEMBERS),
+        (_measure_waiting(table, order_instance, clock_group), Split.ORDER),
+    ):
         is_new = (wait_ns >= 0) & (split == Split.UNKNOWN)
         waiting_ns[is_new], split[is_new] = wait_ns[is_new], kind
     is_timed = table.duration_ns >= 0
@@ -417,4 +454,31 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
     late_ns = last_start_ns[groups.of_row] - start_ns
     late_ns = np.where(duration_ns < 0, late_ns, np.minimum(late_ns, duration_ns))
     wait_ns[rows[has_others]] = np.maximum(late_ns[has_others], 0)
+    return wait_ns
+
+
+def _compare_durations(table: Communications, number: Ints) -> Ints:
+    """Return how much longer each operation ran than the shortest member of its instance.
+
+    All members of an operation are assumed to end together, so the member with the shortest
+    duration started last. This does not hold for operations with a root, which are left out.
+
+    Args:
+        table: Operations from all files.
+        number: Instance number of each row, or -1 if unknown or if the duration is not exact.
+
+    Returns:
+        The waiting time of each row in ns, or -1 if unknown or if there is no other member.
+    """
+    wait_ns = np.full(len(table), NONE, np.int64)
+    is_rooted = np.array([name in ROOTED_OPERATIONS for name in (*table.names, "")], bool)
+    rows = np.flatnonzero((number != NONE) & (table.duration_ns >= 0) & ~is_rooted[table.name])
+    if len(rows) == 0:
+        return wait_ns
+    groups = grouping.group_rows(number[rows])
+    duration_ns = table.duration_ns[rows]
+    shortest_ns, _ = intervals.group_extents(groups.of_row, len(groups), duration_ns, duration_ns)
+    has_others = (np.bincount(groups.of_row) > 1)[groups.of_row]
+    late_ns = duration_ns - shortest_ns[groups.of_row]
+    wait_ns[rows[has_others]] = late_ns[has_others]
     return wait_ns

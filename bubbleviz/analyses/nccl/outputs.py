@@ -27,8 +27,8 @@ from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKi
 
 #: Definitions of the terms in the report, printed below the table and written to the JSON.
 DEFINITIONS = (
-    "n: number of ranks in the communicator, from NCCL's ranges or PyTorch's groups, otherwise the "
-    "highest recorded rank plus one",
+    "n: number of ranks in the communicator, from NCCL's ranges, NCCL Inspector or PyTorch's "
+    "groups, otherwise the highest recorded rank plus one",
     "MB, ms, waiting, moving: sums over the operations. (k) means that the value is known for only "
     "k operations, which are summed",
     "bytes: number of elements times their size, sent or received by one rank (AllGather: one "
@@ -36,13 +36,17 @@ DEFINITIONS = (
     "ms: time from start to end, summed over all ranks. If operations share a kernel, each counts "
     "the kernel's full time",
     "busy: time in ms during which GPUs run any of these operations, without counting overlaps on "
-    "a GPU twice. Rows can overlap, so they can add up to more than the total",
-    "waiting: time from a rank's start to the start of the operation's last member. If no other "
+    "a GPU twice. Rows can overlap, so they can add up to more than the total. Operations without "
+    "times count in full",
+    "waiting: time from a rank's start to the start of the operation's last member. If only "
+    "durations were recorded: the duration minus the shortest duration of any member. If no other "
     "member was recorded: time during which the rank's proxy thread waits for the peer "
     "(SendPeerWait, RecvWait) and moves no data",
     "moving: the rest of the operation's time, if its end is known",
     "waited for: the rank that entered an operation last, and how long all others waited for it. "
-    "Flight recorders give exact durations only, so all members are assumed to end together",
+    "Flight recorders and NCCL Inspector give exact durations only, so all members are assumed to "
+    "end together. Ranks of NCCL Inspector are those of its largest communicator, if that contains "
+    "all GPUs; otherwise the files are listed",
     "GB/s: 10^9 bytes per second. alg: bytes of all ranks' parts divided by time. bus: alg times "
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests. moving: the same as bus, but divided by the time during which data moves",
@@ -90,7 +94,9 @@ def build_summary(communication: Communication) -> NcclSummary:
         moving_operations=sums.moving_operations,
         missing_ranks=hangs.find_culprits(communication.faults),
         faults=[_make_fault_entry(fault) for fault in communication.faults],
-        waited_for=hangs.list_late_ranks(communication.operations),
+        waited_for=hangs.list_late_ranks(
+            communication.operations, communication.paths_of_processes
+        ),
         totals=[_make_total_entry(total) for total in find_totals(communication)],
         definitions=DEFINITIONS,
         restrictions=RestrictionEntry.list_of(communication.restrictions),

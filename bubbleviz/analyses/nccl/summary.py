@@ -86,14 +86,16 @@ class LateRank(Struct, frozen=True):
     """A rank that entered operations last.
 
     Attributes:
-        rank: Number of the rank in the run.
+        rank: Number of the rank in the run, or null if only its file is known.
         operations: Number of operations in which other ranks waited for this rank.
         awaited_ns: Total time for which other ranks waited for this rank.
+        file: Path of the rank's file, or null if the number of the rank is known.
     """
 
-    rank: int
+    rank: int | None
     operations: Count
     awaited_ns: int
+    file: str | None = None
 
 
 class TotalEntry(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from bubbleviz.analyses.nccl import hangs
 from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, format_communicator
 from bubbleviz.analyses.nccl.outputs import DEFINITIONS
+from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.analyses.nccl.totals import Total, find_totals, sum_operations
 from bubbleviz.model import collectives
 from bubbleviz.model.columns import NONE
@@ -83,12 +85,13 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
 
     if lines := [*_list_hang_lines(communication.faults, describe_ranks)][: 2 * max_rows]:
         yield blocks.HangingLines([("", ""), *lines])
-    late_ranks = hangs.list_late_ranks(communication.operations)
+    late_ranks = hangs.list_late_ranks(communication.operations, communication.paths_of_processes)
     if late_ranks:
+        header = "rank" if all(entry.file is None for entry in late_ranks) else "file"
         rows = [
             {
-                "rank": str(entry.rank),
-                "stage": str(stages.get(entry.rank, "-")),
+                header: _name_late_rank(entry),
+                "stage": str(stages.get(NONE if entry.rank is None else entry.rank, "-")),
                 "operations": f"{entry.operations:,}",
                 "others waited ms": blocks.format_ms(entry.awaited_ns),
             }
@@ -97,8 +100,16 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
         yield blocks.Table(
             "Ranks that others waited for, longest first",
             rows,
+            ("file",),
             n_omitted=len(late_ranks) - max_rows,
         )
+
+
+def _name_late_rank(entry: LateRank) -> str:
+    """Return the number of a late rank, or the name of its file if the number is unknown."""
+    if entry.file is None:
+        return str(entry.rank)
+    return blocks.truncate_middle(to_one_line(Path(entry.file).name, None), _NAME)
 
 
 def _list_hang_lines(

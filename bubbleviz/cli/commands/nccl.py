@@ -12,8 +12,9 @@ from bubbleviz.cli.terminal import show, show_reading_progress
 def nccl(
     files: list[str] = argument(
         "FILES...",
-        "Event files of NCCL's profiler plugin or proxy profiler, dumps of PyTorch's flight "
-        "recorder, and profiles of the same run, or directories that contain them.",
+        "Event files of NCCL's profiler plugin, NCCL Inspector or proxy profiler, dumps of "
+        "PyTorch's flight recorder, and profiles of the same run, or directories that contain "
+        "them.",
     ),
     *,
     outputs: Outputs,
@@ -23,8 +24,8 @@ def nccl(
 ) -> None:
     """Measure NCCL operations: data, bandwidth and waiting times.
 
-    NCCL writes event files if NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or
-    NCCL_PROXY_PROFILE, are set.
+    NCCL writes event files if NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE,
+    NCCL_INSPECTOR_ENABLE, or NCCL_PROXY_PROFILE are set.
     """
     from bubbleviz.analyses.nccl import measure_communication
     from bubbleviz.analyses.nccl.inputs import find_inputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -42,6 +43,8 @@ STATES = (
 )
 
 
+#: Collectives that have a root. Their members may finish at different times.
+ROOTED_OPERATIONS = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
 #: Progress of an operation in PyTorch's flight recorder: queued by the host, started, or completed.
 PROGRESS = ("scheduled", "started", "completed")
 
@@ -86,6 +89,8 @@ class NcclEvents(Table):
         payload: Number of bytes, if the number of bytes was recorded instead of the number of
             elements.
         progress: The operation's progress, as an index into ``PROGRESS``.
+        duration_ns: Duration of the operation's kernel, if it was recorded without exact times.
+        is_host_duration: 1 if ``duration_ns`` was measured on the host, otherwise 0 or -1.
         host_start_ns: Time at which NCCL started to process the operation.
         host_end_ns: Time at which NCCL finished processing the operation. Without a network, an
             operation is finished as soon as it has been launched.
@@ -118,6 +123,8 @@ class NcclEvents(Table):
     channels: Ints
     payload: Ints
     progress: Ints
+    duration_ns: Ints
+    is_host_duration: Ints
     host_start_ns: Ints
     host_end_ns: Ints
     kernel_start_ns: Ints
@@ -171,6 +178,11 @@ class EventFile:
         rank: Rank of the process in the run for flight recorder dumps, otherwise -1.
         rolled_over: Whether the flight recorder had already overwritten its oldest operations.
         is_packed_damaged: Whether the gzip data of the file is truncated or damaged.
+        host: Hostname, or "" if the file does not contain it.
+        sizes: Number of ranks, keyed by communicator, if the file contains it.
+        n_dropped: Number of operations that the recorder counted but did not write.
+        n_host_timed: Number of durations that were measured on the host.
+        counts_drops: Whether the recorder counts the operations that it did not write.
     """
 
     path: str
@@ -187,6 +199,11 @@ class EventFile:
     rank: int = NONE
     rolled_over: bool = False
     is_packed_damaged: bool = False
+    host: str = ""
+    sizes: Mapping[int | Group, int] = field(default_factory=dict)
+    n_dropped: int = 0
+    n_host_timed: int = 0
+    counts_drops: bool = False
 
     @property
     def is_damaged(self) -> bool:

@@ -1,7 +1,7 @@
 """Detects and reads event files from NCCL's profilers and PyTorch's flight recorder dumps.
 
 To add a format, write a module like :mod:`bubbleviz.sources.nccl.proxy_profiler` and add an entry
-to ``_FORMATS``. Summaries from NCCL's inspector are not supported.
+to ``_FORMATS``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import UnpackedFile, read_head
-from bubbleviz.sources.nccl import flight_recorder
+from bubbleviz.sources.nccl import flight_recorder, inspector
 from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
 from bubbleviz.sources.nccl.profiler_plugin import add_plugin_events, is_plugin_file
@@ -44,6 +44,8 @@ def detect_format(head: bytes) -> str:
         return ""
     if flight_recorder.is_dump(head):
         return flight_recorder.FLIGHT_RECORDER
+    if inspector.is_inspector_file(head):
+        return inspector.INSPECTOR
     return next((name for name, (is_format, _) in _FORMATS.items() if is_format(head)), "")
 
 
@@ -71,6 +73,8 @@ def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> E
         )
     if format_name == flight_recorder.FLIGHT_RECORDER:
         return flight_recorder.read_dump(path, watch)
+    if format_name == inspector.INSPECTOR:
+        return inspector.read_inspector_file(path, watch)
     builder = NcclEventBuilder()
     chunks = UnpackedFile(path, watch, BLOCK)
     objects = EventObjects(chunks)

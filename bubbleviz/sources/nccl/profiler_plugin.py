@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from bubbleviz.model.columns import NONE
 from bubbleviz.sources.nccl.event_objects import NO_ARGS, EventArgs, EventObject
 from bubbleviz.sources.nccl.events import (
+    ROOTED_OPERATIONS,
     STATES,
     UNKNOWN,
     NcclEventBuilder,
@@ -47,8 +48,6 @@ _KINDS = {
 }
 _CALLS = frozenset(("COLL_API", "P2P_API"))
 _STATES = {name: number for number, name in enumerate(STATES)}
-#: Collectives that have a root. In other collectives, the root that NCCL writes is meaningless.
-_ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
 #: Proxy thread events that do not belong to an operation.
 _CONTROL = frozenset(("Idle", "Sleep", "Append"))
 _HEAD = re.compile(
@@ -197,7 +196,8 @@ class _Process:
             communicator=builder.number_communicator(args.communicator),
             rank=parse_number(args.rank),
             peer=parse_number(args.peer),
-            root=parse_number(call_args.root) if event.name in _ROOTED else NONE,
+            # In collectives without a root, the root that NCCL writes is meaningless.
+            root=parse_number(call_args.root) if event.name in ROOTED_OPERATIONS else NONE,
             sequence=parse_number(args.sequence),
             count=parse_number(next((count for count in counts if count is not None), None)),
             datatype=builder.number_name(
