@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 RUN_PROFILES = argument(
     "PROFILES...",
     "Profiles of one run, or directories that contain them: Nsight Systems exports (.sqlite, "
-    "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch "
-    "traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), pipeline dumps from "
-    "Primus (pp_rank_N.json), or tables of operations (.csv, .parquet, .arrow). To draw a saved "
-    "report, pass the report (.json).",
+    "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd) or Ascend's "
+    "profilers (.db), PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), "
+    "pipeline dumps from Primus (pp_rank_N.json), or tables of operations (.csv, .parquet, "
+    ".arrow). To draw a saved report, pass the report (.json).",
 )
 REPORT_OR_PROFILES = argument(
     "REPORT.json|PROFILES...",

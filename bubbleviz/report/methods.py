@@ -16,7 +16,12 @@ from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 
 #: Profiler names, keyed by file format.
-_PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmProfileData"}
+_PROFILER_NAMES = {
+    "nsys": "Nsight Systems",
+    "rocpd": "rocprofv3",
+    "rpd": "rocmProfileData",
+    "ascend": "Ascend",
+}
 
 
 def write_methods(report: Report) -> str:

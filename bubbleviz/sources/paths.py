@@ -320,7 +320,7 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     - the profiles in the directory, together with files of the format ``also``;
     - the files to read in the only run folder, if there is exactly one (see
       :func:`_list_run_folders`);
-    - the profiles in subfolders that a tool created for a run's hosts;
+    - the profiles in subfolders that a tool created for a run's hosts or ranks;
     - the operation tables in the directory, if there are no run folders.
 
     Args:
@@ -344,7 +344,8 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     if len(runs) == 1:
         return _find_in_directory(runs[0], also)
     # Tables in a folder with profiles were probably derived from the profiles.
-    if selected := _find_by_host(folders) or _select_tables([] if runs else files):
+    by_folder = _find_by_host(folders) or _find_by_rank([Path(path), *folders])
+    if selected := by_folder or _select_tables([] if runs else files):
         return sorted(selected, key=make_natural_key)
     if runs := runs or _find_folders(path):
         n_runs = format_count(len(runs), "run")
@@ -377,6 +378,27 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
     suffixes = tuple(s for reader in READERS if reader.folder_by_host for s in reader.suffixes)
     files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
     return [file for file in files if file.endswith(suffixes)]
+
+
+def _find_by_rank(folders: Sequence[Path]) -> list[str]:
+    """Return the profiles in the folders that a tool created for a run's ranks.
+
+    A file is returned if a :class:`Reader` with a ``rank_folder`` recognizes it, and if it is in
+    such a folder.
+
+    Args:
+        folders: The folders to search, one per rank.
+    """
+    names = {reader.rank_folder for reader in READERS} - {""}
+    profile_folders = [folder / name for folder in folders for name in sorted(names)]
+    files = [
+        str(file)
+        for folder in profile_folders
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.is_file()
+    ]
+    return [file for file in files if _is_profile(file)]
 
 
 def _make_no_profile_error(

@@ -158,6 +158,8 @@ class Reader:
         folder: Name of the folder in which a tool creates one folder per run, or "" if there is no
             such folder.
         folder_by_host: Whether the tool creates a folder for each host of a run.
+        rank_folder: Name of the folder with the profile, inside a folder that the tool creates for
+            each rank, or "" if the tool creates no such folders.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Reader:
     recognizes_directory: Callable[[str], bool] = lambda _: False
     recognizes_tables: Callable[[frozenset[str]], bool] | None = None
     folder_by_host: bool = False
+    rank_folder: str = ""
 
 
 def make_opener(function: str, *more: str) -> Opener:
@@ -225,6 +228,8 @@ _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-
 #: Table names in rocmProfileData files. Every rocmProfileData file contains at least one of these
 #: names.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
+#: Table names in every database of Ascend's profilers.
+_ASCEND_TABLES = frozenset(("STRING_IDS", "TASK"))
 #: Matches document keys and event categories that only PyTorch's profiler writes.
 _PYTORCH_MARKS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
@@ -356,6 +361,15 @@ READERS = (
         recognizes_tables=lambda tables: bool(_RPD_TABLES & tables),
         open_file=make_opener("rocm.profile_file:open_file", "rpd"),
     ),
+    # After the readers for ROCm, because the first reader for a suffix reports a damaged database.
+    Reader(
+        name="ascend",
+        possible_suffixes=(".db",),
+        recognizes=_is_database,
+        recognizes_tables=lambda tables: tables >= _ASCEND_TABLES,
+        open_file=make_opener("ascend.profile_file:open_file"),
+        rank_folder="ASCEND_PROFILER_OUTPUT",
+    ),
     Reader(
         name="traced",
         possible_suffixes=(".json",),
@@ -431,8 +445,9 @@ def _recognize(path: str, head: bytes) -> Reader | None:
         )
     if is_json(head) and ("trace_view." in Path(path).name or b'"Ascend Hardware"' in head):
         raise ProfileError(
-            f"{path}: is a timeline from the Ascend profiler, which does not mark kernels; write a "
-            "table of operations instead (bubbleviz guide tables)"
+            f"{path}: is a timeline from the Ascend profiler, which does not mark kernels; pass "
+            "ascend_pytorch_profiler_*.db instead, which torch_npu.profiler writes with "
+            "_ExperimentalConfig(export_type=torch_npu.profiler.ExportType.Db)"
         )
     return recognized
 
@@ -539,9 +554,9 @@ def find_reader(path: str) -> Reader:
         )
     archive = "; unpack it, or" if head.startswith(_ARCHIVE_MAGIC) else ";"
     raise ProfileError(
-        f"{path}: is not a profile{archive} pass an SQLite export from nsys, a rocprofv3 "
-        "profile (.db, .rpd), a PyTorch trace (.json, .json.gz), an XLA trace (.xplane.pb, "
-        ".trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
+        f"{path}: is not a profile{archive} pass an SQLite export from nsys, a profile from "
+        "rocprofv3 (.db, .rpd) or Ascend (.db), a PyTorch trace (.json, .json.gz), an XLA trace "
+        "(.xplane.pb, .trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
     )
 
 
@@ -600,9 +615,9 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
         raise foreign.make_error(path)
     if by_relations is None and relations:
         raise ProfileError(
-            f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile, "
-            f"because it has none of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); "
-            f"{suggest_next_step(path)}"
+            f"{path}: is an SQLite database, but neither an nsys export nor a profile from ROCm or "
+            f"Ascend, because it has none of their tables ({', '.join(TABLES)}; rocpd_region; "
+            f"rocpd_api; STRING_IDS); {suggest_next_step(path)}"
         )
     return by_relations or next(by_ending, kinds[0])
 

@@ -23,6 +23,7 @@ from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, parse_range_names
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render import formats as renderers
+from bubbleviz.sources.ascend.recording import ASCEND
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
@@ -305,7 +306,7 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
             ]
 
 
-QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
+QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, ASCEND, SQLITE_QUERIES)
 #: Query collections, keyed by their folder in sql/.
 MAKERS = {queries.folder: queries for queries in QUERIES_OF_ALL}
 #: All SQL files, as FOLDER/NAME.

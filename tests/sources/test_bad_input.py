@@ -244,7 +244,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a trace of another database": (
         lambda b: [edit_database(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
-        ("neither an nsys export nor a ROCm profile",),
+        ("neither an nsys export nor a profile from ROCm or Ascend",),
     ),
     "a database without anything": (
         lambda b: [edit_database(b.inputs / "x.db", "PRAGMA user_version = 3")],

@@ -22,6 +22,7 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import planted_runs
+from tests.support.ascend_profiles import write_ascend
 from tests.support.edited_databases import edit_database, read_columns, rebuild_table
 from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
@@ -55,7 +56,7 @@ SHOWN_AS_NONE: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 #: Part of the sentence that advises to record again, for each format.
-AGAIN = {"nsys": "-t cuda,nvtx", "rocpd": "again", "rpd": "again"}
+AGAIN = {"nsys": "-t cuda,nvtx", "rocpd": "again", "rpd": "again", "ascend": "again"}
 
 
 @cache
@@ -73,8 +74,11 @@ def plant_full_profile(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, 
             edit_database(files[0], f"UPDATE {NVTX} SET {end_assignment} WHERE {backward}")
         elif form == "rocpd":
             files = [write_rocpd(folder / "1_results.db", read_processes(files[0]))]
-        else:
+        elif form == "rpd":
             files = [write_rpd(folder / "trace.rpd", [p for f in files for p in read_processes(f)])]
+        else:
+            processes = [process for file in files for process in read_processes(file)]
+            files = write_ascend(folder, processes, is_queued=True)
         return {file.name: file.read_bytes() for file in files}, read_columns(files[0])
 
 
@@ -199,7 +203,14 @@ def remove_guid(name: str) -> str:
     return name[:-37] if name[-37:-36] == "_" and name.count("_") > 4 else name
 
 
-TABLES = [(form, table) for form in AGAIN for table in plant_full_profile(form)[1]]
+#: Tables whose absence shows that the run had no such events, or that options left them out.
+OPTIONAL = {"COMMUNICATION_OP", "MEMCPY_INFO", "MSTX_EVENTS"}
+TABLES = [
+    (form, table)
+    for form in AGAIN
+    for table in plant_full_profile(form)[1]
+    if table not in OPTIONAL
+]
 #: Columns of nsys exports that no query reads, keyed by table.
 UNREAD = {
     table: tuple(c for c in columns if c not in QUERIES.columns_read.get(table, ()))

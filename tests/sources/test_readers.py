@@ -16,6 +16,7 @@ from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
 from bubbleviz.sources.readers import find_reader
+from tests.support.ascend_profiles import write_ascend
 from tests.support.columnar_exports import write_columnar
 from tests.support.needs import get_real_file
 from tests.support.notes import list_limitation_subjects
@@ -47,6 +48,7 @@ def write_all_formats(folder: Path) -> dict[str, Path]:
         "nsys_columns": write_columnar(export, folder),
         "rocpd": write_rocpd(folder / "7_results.db", read_processes(export)),
         "rpd": write_rpd(folder / "trace.rpd", read_processes(export)),
+        "ascend": write_ascend(folder, read_processes(export))[0],
         "kineto": trace,
         "xplane": planes,
         "xla-trace": trace_json,
@@ -141,6 +143,7 @@ def write_without_calls(folder: Path) -> dict[str, Path]:
     of_rocm = {
         "rocpd": write_rocpd(folder / "7_results.db", [process]),
         "rpd": write_rpd(folder / "trace.rpd", [process]),
+        "ascend": write_ascend(folder, [process])[0],
     }
     return {**profiles, **of_rocm, "kineto": trace, "xplane": planes, "xla-trace": trace_json}
 
@@ -180,7 +183,7 @@ def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
         try:
             reading = file.read(("*",))
         except NothingToAnalyzeError as error:
-            assert any(f"no {api} API calls" in str(error) for api in ("CUDA", "HIP"))  # noqa: PT017 - or else launches are not known
+            assert any(f"no {api} API calls" in str(error) for api in ("CUDA", "HIP", "CANN"))  # noqa: PT017 - or else launches are not known
         else:
             assert not reading.launches_known
 
@@ -197,6 +200,8 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
     if name.startswith("nsys"):
         path = write_profile(tmp_path)
         path = path if name == "nsys" else write_columnar(path, tmp_path)
+    elif name == "ascend":
+        (path,) = write_ascend(tmp_path, [Process("node0", 7)])
     elif name in {"rocpd", "rpd"}:
         path = {"rocpd": write_rocpd, "rpd": write_rpd}[name](path, [Process("node0", 7)])
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bubbleviz.cli.app import main
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.ascend_profiles import AscendWriter
 from tests.support.columnar_exports import write_columnar
 from tests.support.flight_dumps import make_entry, write_dumps
 from tests.support.forward_runs import Serving, write_table
@@ -62,6 +63,13 @@ def write_documented_files(folder: Path) -> None:
     (folder / "served").mkdir()
     write_table(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
     write_dumped_run(folder / "pp_data", "1f1b", 2, 4)
+    for rank, process in enumerate(read_processes(folder / "node0.sqlite")[:2]):
+        writer = AscendWriter(
+            folder / f"run_ascend/{rank}_ascend_pt/ASCEND_PROFILER_OUTPUT"
+            f"/ascend_pytorch_profiler_{rank}.db",
+            rank,
+        )
+        writer.write(process)
     for rank in (0, 1):
         inspector = Inspector(pid=100 + rank, rank=rank)
         inspector.add_dump([Call("AllReduce", 0, rank, 5_000_000)]).write(folder / "inspector")

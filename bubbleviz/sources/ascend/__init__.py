@@ -1,0 +1,1 @@
+"""Reader for the databases that Ascend's profilers write."""

@@ -1,0 +1,11 @@
+-- Communication operations in databases that do not contain their type.
+--
+-- requires: COMMUNICATION_OP(startNs, endNs, connectionId, opName, deviceId)
+SELECT
+    operation.startNs AS start_ns,  -- start time on the device, in ns of UTC
+    operation.endNs AS end_ns,  -- end time, on the same clock
+    operation.deviceId AS device_id,  -- number of the device
+    operation.connectionId AS connection_id,  -- CANN_API.connectionId of the launch
+    operation.opName AS name_id,  -- STRING_IDS.id of a name such as hcom_allReduce__428_0_1
+    NULL AS type_id  -- STRING_IDS.id of a type such as hcom_allReduce_
+FROM COMMUNICATION_OP AS operation
