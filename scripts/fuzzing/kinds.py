@@ -27,8 +27,10 @@ from scripts.fuzzing.formats import (
 from scripts.fuzzing.protobuf_damage import damage_space
 from scripts.fuzzing.sqlite_damage import damage_database
 from tests.planting import Planting, plant
+from tests.support.ascend_profiles import write_ascend
 from tests.support.columnar_exports import FORMS, write_columnar
 from tests.support.flight_dumps import make_entry, write_dumps
+from tests.support.inspector_files import Call, Inspector
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import make_proxy_file
 from tests.support.nccl_runs import write_ring
@@ -191,6 +193,17 @@ def _write_rocm(folder: Path) -> None:
     export.parent.rmdir()
 
 
+def _write_ascend(folder: Path) -> None:
+    """Write databases of two ranks, and one of an older version without queued launches."""
+    export = _export(folder / "export", _FULL)
+    processes = read_processes(export)
+    write_ascend(folder / "run", processes, is_queued=True)
+    (old,) = write_ascend(folder / "export", processes[:1], has_devices=False)
+    old.rename(folder / "msprof_20250109.db")
+    export.unlink()
+    export.parent.rmdir()
+
+
 def _write_xplane(folder: Path) -> None:
     (folder / "tpu.xplane.pb").write_bytes(make_space(make_tpu(2), ["host0"]))
     (folder / "gpu.xplane.pb").write_bytes(make_space(make_gpu(), ["host0"], refs=False))
@@ -207,6 +220,20 @@ def _write_nccl_events(folder: Path) -> None:
     write_ring(folder / "ring", count=3)
     transfers = [("Send", 1, 3, (0, 10, 20, 30)), ("Recv", 1, 4, (0, 10, 20, 30, 40))]
     (folder / "proxy.txt").write_text(make_proxy_file(transfers))
+
+
+def _write_inspector_files(folder: Path) -> None:
+    """Write files of NCCL Inspector, with and without the times of kernels."""
+    for name, version, is_verbose in (("first", "v4.0", True), ("latest", "v4.4", False)):
+        for rank in range(2):
+            file = Inspector(pid=100 + rank, rank=rank, version=version, is_verbose=is_verbose)
+            for number in range(3):
+                start_ns = number * 1_000_000
+                calls = [Call("AllReduce", number, start_ns, start_ns + 200_000 - 50_000 * rank)]
+                sent = ("Send", "Recv")[rank]
+                calls.append(Call(sent, number, start_ns, start_ns + 90_000, peer=1 - rank))
+                file.add_dump(calls, dropped=number)
+            file.write(folder / name)
 
 
 def _write_flight_dumps(folder: Path, ending: str) -> None:
@@ -350,9 +377,16 @@ def _list_kinds() -> list[InputKind]:
         InputKind("nsys tables", _write_columnar, (damage_arrow,), _PROFILE_COMMANDS),
         InputKind("pytorch json", _write_kineto, (damage_json,), _PROFILE_COMMANDS),
         InputKind("rocm", _write_rocm, (damage_database,), _PROFILE_COMMANDS),
+        InputKind("ascend", _write_ascend, (damage_database,), _PROFILE_COMMANDS),
         InputKind("xplane", _write_xplane, (damage_space,), _PROFILE_COMMANDS),
         InputKind("xla json", _write_xla_trace, (damage_json,), _PROFILE_COMMANDS),
         InputKind("nccl events", _write_nccl_events, (damage_lines, damage_json), _NCCL_COMMANDS),
+        InputKind(
+            "nccl inspector",
+            _write_inspector_files,
+            (damage_lines, damage_json_lines),
+            _NCCL_COMMANDS,
+        ),
         InputKind(
             "flight recorder",
             lambda folder: _write_flight_dumps(folder, ""),
