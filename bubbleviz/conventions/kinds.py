@@ -29,6 +29,8 @@ _WRAPPER = re.compile(
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 #: Matches one level of a namespace, and a word in the arguments of a kernel.
 _NAMESPACE, _WORD = re.compile(r"\b[A-Za-z_]\w*::"), re.compile(r"\w+")
+#: Matches the start of HCCL's operation names, such as ``hcom_allReduce_``.
+_HCCL = re.compile(r"^hcom_([A-Za-z]+)")
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,11 @@ def _compile_nccl() -> re.Pattern[str]:
     return re.compile(_load_kinds()["nccl"])
 
 
+def is_hccl(kernel: str) -> bool:
+    """Return whether a kernel is a communication operation of HCCL, Ascend's library."""
+    return _HCCL.match(kernel) is not None
+
+
 def trim_signature(name: str) -> str:
     """Return a kernel name without its return type, arguments and anonymous namespaces.
 
@@ -300,6 +307,16 @@ def get_nccl_operation(name: str) -> str:
     """
     names = _load_kinds()["operations"]
     return name if name in names.values() else names.get(_CALL_AFFIXES.sub("", name), "")
+
+
+def parse_hccl_operation(name: str) -> str:
+    """Return the NCCL name of an operation of HCCL, or "" if it is unknown.
+
+    Args:
+        name: Name of the operation, such as ``hcom_allReduce_``.
+    """
+    match = _HCCL.match(name)
+    return _load_kinds()["hccl_operations"].get(match[1], "") if match else ""
 
 
 def parse_launch_range(name: str) -> str:

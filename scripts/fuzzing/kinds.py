@@ -197,7 +197,7 @@ def _write_ascend(folder: Path) -> None:
     """Write databases of two ranks, and one of an older version without queued launches."""
     export = _export(folder / "export", _FULL)
     processes = read_processes(export)
-    write_ascend(folder / "run", processes, is_queued=True)
+    write_ascend(folder / "run", processes, is_queued=True, groups={"10.0.0.1%eth0_1": (0, 1)})
     (old,) = write_ascend(folder / "export", processes[:1], has_devices=False)
     old.rename(folder / "msprof_20250109.db")
     export.unlink()

@@ -27,6 +27,7 @@ from bubbleviz.conventions.kinds import (
     mask_communication_candidates,
     mask_unknown_kernels,
     match_any,
+    parse_hccl_operation,
 )
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import LimitationKind
@@ -471,3 +472,20 @@ def test_short_names_of_different_kernels_differ() -> None:
         "gemm",
         "gemm",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("hcom_allReduce_", "AllReduce"),
+        ("hcom_reduceScatter__428_0_1", "ReduceScatter"),
+        ("hcom_receive_", "Recv"),
+        ("hcom_batchSendRecv_", "SendRecv"),
+        ("hcom_unknown_", ""),
+        ("hcom_", ""),
+        ("allReduce", ""),
+        ("", ""),
+    ],
+)
+def test_operations_of_hccl_have_names_of_nccl(name: str, operation: str) -> None:
+    assert parse_hccl_operation(name) == operation

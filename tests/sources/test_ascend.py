@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +12,12 @@ import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.analyses.nccl import hangs, measure_communication
+from bubbleviz.analyses.nccl.communications import format_communicator
+from bubbleviz.analyses.nccl.summary import LateRank
+from bubbleviz.analyses.nccl.totals import find_totals
 from bubbleviz.errors import NothingToAnalyzeError, ProfileError
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.copies import Direction
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.ascend.profile_file import build_decoded
@@ -20,9 +26,10 @@ from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import find_reader
 from tests.planting import plant
 from tests.support import planted_runs
-from tests.support.ascend_profiles import BEGIN_NS, SECRET, AscendWriter, write_ascend
+from tests.support.ascend_profiles import BEGIN_NS, GROUP, SECRET, AscendWriter, write_ascend
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import edit_database
+from tests.support.nccl_runs import list_columns
 from tests.support.notes import list_limitation_subjects
 from tests.support.processes import Process, read_processes
 
@@ -123,6 +130,92 @@ def test_streams_of_communication_are_unknown(tmp_path: Path) -> None:
     decoded = build_decoded(read_recording(str(path), unwatched))
     assert decoded.profile.streams is not None
     assert decoded.profile.streams().tolist() == [2, 2, 2, -1, -1]
+
+
+def write_pair(folder: Path, groups: Mapping[str, tuple[int, ...]], n_ranks: int = 2) -> Path:
+    """Write the databases of ranks in one all-reduce and one send per 100 us.
+
+    Rank r enters each all-reduce ``10 r`` us late, and all ranks leave it together.
+    """
+    processes: list[Process] = []
+    for rank in range(n_ranks):
+        process = Process("node0", 4_000 + rank)
+        for number in range(1, 21):
+            begin = 100 * US * number
+            is_send = number % 2 == 0
+            times = begin + 10 * US * rank * (not is_send), begin + 50 * US
+            name = "ncclSendRecv" if is_send else "nccl"
+            process.kernels.append((*times, rank, number, 2, name))
+            process.calls.append((begin - 9 * US, begin - 8 * US, 4_000 + rank, number, "launch"))
+        processes.append(process)
+    write_ascend(folder, processes, groups=groups)
+    return folder
+
+
+def test_collectives_have_communicators_bytes_and_waits(tmp_path: Path) -> None:
+    groups = {GROUP: (0, 1)}
+    communication = measure_communication(str(write_pair(tmp_path, groups)))
+
+    totals = {total.name: total for total in find_totals(communication)}
+    assert set(totals) == {"AllReduce", "Send"}
+    reduced = totals["AllReduce"]
+    label = format_communicator(reduced.communicator)
+    assert label == "eth0_60000_0_1708156014257149 default_group [0-1]"
+    assert (reduced.ranks, reduced.operations, reduced.bytes) == (2, 20, 20 * 4 * 1024)
+    assert (reduced.duration_ns, reduced.waiting_ns) == (900 * US, 100 * US)
+    assert hangs.list_late_ranks(communication.operations) == [LateRank(1, 10, 100 * US)]
+    assert {*list_columns(communication, "rank", "peer")} == {
+        (0, 1),
+        (1, 0),
+        (0, NONE),
+        (1, NONE),
+    }
+
+
+def test_peers_are_unknown_in_larger_communicators(tmp_path: Path) -> None:
+    folder = write_pair(tmp_path, {GROUP: (0, 1, 2)}, n_ranks=3)
+    communication = measure_communication(str(folder))
+    assert {total.name for total in find_totals(communication)} == {"AllReduce", "Send"}
+    assert {*list_columns(communication, "peer")} == {(NONE,)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "[1]",
+        '{"G": 3}',
+        '{"G": {"global_ranks": [0, 0]}}',
+        '{"G": {"global_ranks": [true, 1]}}',
+        '{"G": {"global_ranks": []}}',
+        "[" * 100_000,
+    ],
+)
+def test_invalid_groups_have_unknown_ranks(text: str, tmp_path: Path) -> None:
+    (path, _) = write_pair(tmp_path, {}).iterdir()
+    groups = text.replace("G", GROUP)
+    edit_database(path, f"INSERT INTO META_DATA VALUES ('parallel_group_info', '{groups}')")
+    collectives = build_decoded(read_recording(str(path), unwatched)).profile.collectives
+    assert collectives is not None
+    (group,) = collectives.groups
+    assert (group.name, group.ranks) == ("eth0_60000_0_1708156014257149", ())
+    assert {*collectives.rank.tolist(), *collectives.peer.tolist()} == {-1}
+
+
+def test_impossible_sizes_are_unknown(tmp_path: Path) -> None:
+    (path, _) = write_pair(tmp_path, {GROUP: (0, 1)}).iterdir()
+    edit_database(
+        path,
+        "UPDATE COMMUNICATION_OP SET count = -5 WHERE opId = 1",
+        "UPDATE COMMUNICATION_OP SET count = 1 << 60 WHERE opId = 2",
+        "UPDATE COMMUNICATION_OP SET dataType = 65534 WHERE opId = 3",
+        "UPDATE COMMUNICATION_OP SET groupName = NULL WHERE opId = 4",
+    )
+    collectives = build_decoded(read_recording(str(path), unwatched)).profile.collectives
+    assert collectives is not None
+    assert collectives.elements_out[:5].tolist() == [-1, -1, 1024, 1024, 1024]
+    assert collectives.datatype[:5].tolist() == [4, 4, -1, 4, 4]
+    assert collectives.group[:5].tolist() == [0, 0, 0, -1, 0]
 
 
 def test_a_folder_of_rank_folders_is_read(tmp_path: Path, cli: CommandLine) -> None:

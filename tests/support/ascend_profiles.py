@@ -6,8 +6,9 @@ and in ``torch_npu/profiler/analysis/prof_common_func/_constant.py`` of Ascend/p
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ SECRET = "hunter2-AWS-TOKEN"
 BEGIN_NS = 1_736_410_000_000_000_000
 #: Time from an operator to the launch of its work by another thread.
 QUEUE_NS = 20_000
+#: Name of a communicator whose ranks are unknown.
+GROUP = "10.0.0.1%eth0_60000_0_1708156014257149"
 #: Thread that launches work if it is queued, relative to the process id.
 _CONSUMER = 900
 _OPERATOR, _QUEUE, _PYTHON = 50001, 50002, 50003
@@ -62,12 +65,14 @@ class AscendWriter:
         rank: Rank in the run, or -1 if unknown.
         is_queued: Whether another thread launches the work of operators.
         has_devices: Whether communication operations contain their device and type.
+        groups: Ranks of each communicator, keyed by its name.
     """
 
     path: Path
     rank: int = -1
     is_queued: bool = False
     has_devices: bool = True
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     _strings: dict[str, int] = field(default_factory=dict)
     _rows: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
 
@@ -77,6 +82,7 @@ class AscendWriter:
         self._add("HOST_INFO", (f"machine-of-{process.host}", process.host))
         self._add("META_DATA", ("SCHEMA_VERSION", "1.1.0"))
         self._add("META_DATA", ("ENV_VARIABLES", f'{{"KEY": "{SECRET}"}}'))
+        self._add_groups()
         for device in devices:
             self._add("NPU_INFO", (device, "Ascend910B"))
         self._add("RANK_DEVICE_MAP", (self.rank, devices[0] if len(devices) == 1 else -1))
@@ -112,6 +118,24 @@ class AscendWriter:
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
+
+    def _add_groups(self) -> None:
+        """Add the ranks of the communicators that contain the process."""
+        groups = {
+            name: {
+                "group_name": "default_group",
+                "group_rank": ranks.index(self.rank),
+                "global_ranks": ranks,
+            }
+            for name, ranks in self.groups.items()
+            if self.rank in ranks
+        }
+        if groups:
+            self._add("META_DATA", ("parallel_group_info", json.dumps(groups)))
+
+    def _find_group(self) -> str:
+        """Return the first communicator that contains the process."""
+        return next((n for n, ranks in self.groups.items() if self.rank in ranks), GROUP)
 
     def _add_host(self, process: Process) -> None:
         """Add calls and ranges. Push/pop ranges are annotations, and other ranges use mstx."""
@@ -152,7 +176,7 @@ class AscendWriter:
                 operation = "hcom_send_" if "SendRecv" in name else "hcom_allReduce_"
                 times = start + BEGIN_NS, end + BEGIN_NS
                 ids = self._string(f"{operation}_428_{number}_1"), self._string(operation)
-                row = (ids[0], *times, correlation, self._string("group"), number)
+                row = (ids[0], *times, correlation, self._string(self._find_group()), number)
                 self._add("COMMUNICATION_OP", (*row, 0, 0, 4, 0, 1024, ids[1], device))
                 self._add("TASK", self._task(process, -number, start, start + 1, device, 0, 99))
                 continue

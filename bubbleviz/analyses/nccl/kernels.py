@@ -45,10 +45,11 @@ def get_family(name: str) -> str:
 def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     """Return the operation, algorithm and protocol in a kernel's name, or "" for unknown parts.
 
-    If the kernel is not an NCCL kernel, the operation is the kernel's name without its signature.
+    Operations of HCCL have the names of the same operations of NCCL. For other libraries, the
+    operation is the kernel's name without its signature.
     """
     if not naming.is_nccl(kernel):
-        return naming.trim_signature(kernel), "", ""
+        return naming.parse_hccl_operation(kernel) or naming.trim_signature(kernel), "", ""
     matches = (
         part.search(truncate_for_matching(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL)
     )
@@ -73,7 +74,7 @@ class Starts(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
-    """NCCL kernels and the communication kernels that the user listed, sorted by GPU and start.
+    """Kernels of NCCL and HCCL, and those that the user listed, sorted by GPU and start.
 
     Attributes:
         start_ns: Start on the profile's clock, or on the report's clock after :func:`pool_kernels`.
@@ -114,7 +115,9 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
         rows: For each of the returned kernels, its row in ``activities``.
     """
     is_listed = naming.match_any(activities.names, kinds.added_communication)
-    is_listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
+    is_listed |= np.array(
+        [naming.is_nccl(name) or naming.is_hccl(name) for name in activities.names], bool
+    )
     rows = np.flatnonzero(is_listed[activities.name_id[: activities.kernels]])
     rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
     used, name = np.unique(activities.name_id[rows], return_inverse=True)

@@ -39,7 +39,6 @@ _RECORD_RANGES = {
     "xplane": _XLA_HINT,
     "xla-trace": _XLA_HINT,
     "CUDA": "record NVTX ranges, and use --cuda-graph-trace=node if the program uses CUDA graphs",
-    "CANN": "communicators, peers and bytes of HCCL are not read",
     "HIP": "record RCCL calls as well as HIP calls (rocprofv3 --rccl-trace)",
 }
 #: Remedy if a window of iterations is given, but no ranges in the profile are recognized as steps.

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model import profile as model
+from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.copies import Copies, Direction
 from bubbleviz.model.grouping import find_distinct, invert_permutation, sort_columns_by_group
@@ -20,6 +22,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.activities import ActivitiesBuilder, has_times
+from bubbleviz.sources.ascend.collectives import find_collectives
 from bubbleviz.sources.ascend.recording import RECORD_AGAIN, AscendRecording, read_recording
 from bubbleviz.timing import time_step
 
@@ -56,7 +59,7 @@ def build_decoded(recording: AscendRecording) -> in_memory.Decoded:
     calls, ranges = _build_calls(recording, zero_ns), _build_ranges(recording, zero_ns)
     process = _find_process(recording)
     recording, notes = _fill_devices(recording)
-    work, work_notes, streams, copies = _build_activities(recording, zero_ns, process)
+    work = _build_work(recording, zero_ns, process)
     n_ranges = recording.pytorch.shape[1] + recording.mstx.shape[1]
     n_ranges += recording.collections.shape[1]
     impossible = {
@@ -67,7 +70,7 @@ def build_decoded(recording: AscendRecording) -> in_memory.Decoded:
     }
     profile = model.Profile(
         source=_describe_source(recording, zero_ns),
-        activities=work,
+        activities=work.activities,
         calls=calls,
         ranges=ranges,
         all_ranges=in_memory.InMemoryRanges(ranges),
@@ -77,12 +80,13 @@ def build_decoded(recording: AscendRecording) -> in_memory.Decoded:
         limitations=(
             *recording.limitations,
             *notes,
-            *work_notes,
+            *work.limitations,
             *model.report_impossible_times(recording.path, impossible),
         ),
         global_rank=_find_rank(recording),
-        streams=lambda: streams,
-        copies=lambda: copies,
+        collectives=work.collectives,
+        streams=lambda: work.streams,
+        copies=lambda: work.copies,
     )
     is_named, is_annotation = _classify_ranges(recording, ranges)
     return in_memory.Decoded(
@@ -95,7 +99,7 @@ def build_decoded(recording: AscendRecording) -> in_memory.Decoded:
             "PyTorch ranges": recording.pytorch.shape[1],
             "mstx ranges": recording.mstx.shape[1],
         },
-        "" if len(work) else f"no work of devices was recorded; {RECORD_AGAIN}",
+        "" if len(work.activities) else f"no work of devices was recorded; {RECORD_AGAIN}",
         "" if len(calls.calls) else f"no CANN API calls were recorded; {RECORD_AGAIN}",
         is_named=is_named,
         other_prefix=_MODULE_PREFIX,
@@ -172,21 +176,31 @@ def _fill_devices(recording: AscendRecording) -> tuple[AscendRecording, tuple[Li
     return recording, (note,)
 
 
-def _build_activities(
-    recording: AscendRecording, zero_ns: int, process: int
-) -> tuple[model.Activities, tuple[Limitation, ...], Codes, Copies]:
-    """Build the activity table: compute tasks and communication operations, then copies.
+class _Work(NamedTuple):
+    """The work of all devices.
+
+    Attributes:
+        activities: The activities: compute tasks and communication operations, then copies.
+        limitations: Limitations for activities that were left out.
+        streams: Stream of each activity, or -1 if unknown.
+        copies: Copy sizes and directions.
+        collectives: Communicators and sizes of the communication operations.
+    """
+
+    activities: model.Activities
+    limitations: tuple[Limitation, ...]
+    streams: Codes
+    copies: Copies
+    collectives: Collectives
+
+
+def _build_work(recording: AscendRecording, zero_ns: int, process: int) -> _Work:
+    """Build the tables of the work of all devices.
 
     Args:
         recording: The contents of the file.
         zero_ns: UTC time of time 0.
         process: Process id of all work.
-
-    Returns:
-        activities: The activities.
-        notes: Limitations for activities that were left out.
-        streams: Stream of each activity, or -1 if unknown.
-        copies: Copy sizes and directions.
 
     Raises:
         ProfileError: A device number is out of range.
@@ -221,8 +235,26 @@ def _build_activities(
         *model.report_untimed_work(recording.path, builder.untimed),
         *model.report_impossible_times(recording.path, builder.impossible),
     )
-    details = _list_copies(copies, zero_ns, activities, builder.group)
-    return activities, notes, builder.streams, details
+    row: Codes = np.arange(len(activities), dtype=np.int32)
+    if builder.group is not None:
+        (order,) = sort_columns_by_group(builder.group, (row,))
+        row = invert_permutation(order)
+    is_timed = _mask_timed(communication, zero_ns)
+    n_compute = int(_mask_timed(compute, zero_ns).sum())
+    return _Work(
+        activities=activities,
+        limitations=notes,
+        streams=builder.streams,
+        copies=_list_copies(copies, zero_ns, activities, row),
+        collectives=find_collectives(
+            recording, communication[:, is_timed], row[n_compute : activities.kernels]
+        ),
+    )
+
+
+def _mask_timed(table: Ints, zero_ns: int) -> Bools:
+    """Return a mask of the rows of a table of work that are in the activity table."""
+    return has_times(*np.where(table[0] > 0, table[:2] - zero_ns, [[0], [NONE]]))
 
 
 def _make_block(table: Ints, zero_ns: int, process: int, name: Ints, stream: Ints) -> Ints:
@@ -243,28 +275,22 @@ def _make_block(table: Ints, zero_ns: int, process: int, name: Ints, stream: Int
     return np.stack((*times, device, global_pid, connection, name, stream))
 
 
-def _list_copies(
-    table: Ints, zero_ns: int, activities: model.Activities, group: Codes | None
-) -> Copies:
+def _list_copies(table: Ints, zero_ns: int, activities: model.Activities, row: Codes) -> Copies:
     """Return the size and direction of each copy in the activity table.
 
     Args:
         table: Copies of the recording.
         zero_ns: UTC time of time 0.
         activities: All activities, kernels first.
-        group: Sort key of each activity, in recording order, or None if they were not sorted.
+        row: Row in the activity table of each activity, in recording order.
     """
-    times = np.where(table[0] > 0, table[:2] - zero_ns, [[0], [NONE]])
-    size, operation = table[5:].compress(has_times(*times), axis=1)
+    size, operation = table[5:].compress(_mask_timed(table, zero_ns), axis=1)
     direction = np.full(len(operation), Direction.UNKNOWN, np.int64)
     for number, known_direction in _DIRECTIONS.items():
         direction[operation == number] = known_direction
     copies = Copies.unknown(activities.kernels + np.arange(len(size)))
     copies = copies.replace_columns(size=size, direction=direction)
-    if group is None:
-        return copies
-    (order,) = sort_columns_by_group(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.reorder(invert_permutation(order))
+    return copies.reorder(row)
 
 
 def _build_calls(recording: AscendRecording, zero_ns: int) -> in_memory.InMemoryCalls:

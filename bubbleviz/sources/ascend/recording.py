@@ -45,14 +45,14 @@ RECORD_AGAIN = (
 ASCEND = Queries(
     "the profiler", "ascend", "database of Ascend's profiler", f"copy it again, or {RECORD_AGAIN}"
 )
-#: Number of the first column that contains string ids, keyed by query.
-_NAME_COLUMNS: Mapping[str, int] = {
-    "gpu_work/compute": 4,
-    "gpu_work/communication": 4,
-    "calls/all": 4,
-    "calls/operators": 3,
-    "ranges/pytorch": 3,
-    "ranges/mstx": 3,
+#: Numbers of the columns that contain string ids, keyed by query.
+_NAME_COLUMNS: Mapping[str, tuple[int, ...]] = {
+    "gpu_work/compute": (4,),
+    "gpu_work/communication": (4, 5),
+    "calls/all": (4,),
+    "calls/operators": (3,),
+    "ranges/pytorch": (3,),
+    "ranges/mstx": (3,),
 }
 
 
@@ -79,7 +79,7 @@ class AscendRecording:
         path: Path to the file, as given by the user.
         compute: Compute tasks, with the columns start, end, device, connection, name, and stream.
         communication: Communication operations, with the columns start, end, device, connection,
-            and name.
+            name, communicator, data type, and number of elements.
         copies: Copies, with the columns start, end, device, connection, stream, number of bytes,
             and direction.
         calls: Calls of CANN, with the columns start, end, global thread id, connection, and name.
@@ -91,6 +91,7 @@ class AscendRecording:
         names: Texts that all columns of names refer to by index.
         devices: (device number, model) pairs.
         ranks: (rank, device number) pairs.
+        groups: JSON text with the ranks of each communicator, or "" if unknown.
         host: Hostname, or "" if unknown.
         machine: Id of the machine, or "" if unknown.
         schema_version: Version of the schema, or None if unknown.
@@ -109,6 +110,7 @@ class AscendRecording:
     names: tuple[str, ...]
     devices: tuple[tuple[int, str], ...]
     ranks: tuple[tuple[int, int], ...]
+    groups: str
     host: str
     machine: str
     schema_version: str | None
@@ -230,7 +232,7 @@ def read_recording(path: str, watch: Watch) -> AscendRecording:
         names = _number_names(tables, blocks)
         hosts = tables.read_rows("target/host")
         hostname, machine = hosts[0] if hosts else (None, None)
-        versions = tables.read_rows("target/metadata")
+        versions, groups = tables.read_rows("target/metadata"), tables.read_rows("target/groups")
         devices, ranks = _list_devices(tables), _list_ranks(tables)
         return AscendRecording(
             path=path,
@@ -245,6 +247,7 @@ def read_recording(path: str, watch: Watch) -> AscendRecording:
             names=names,
             devices=devices,
             ranks=ranks,
+            groups=_to_text(groups[0][0]) if groups else "",
             host=_to_text(hostname),
             machine=_to_text(machine),
             schema_version=_to_text(versions[0][0]) or None if versions else None,
@@ -261,9 +264,10 @@ def _choose_names(tables: _Tables, operations: Ints) -> Ints:
         tables: Tables of the database.
         operations: Columns of ``gpu_work/communication.sql``.
     """
-    *columns, name, kind = operations
+    name, kind = operations[4:6]
     known = np.array([*tables.read_texts(find_distinct(kind[kind >= 0]))], np.int64)
-    return np.stack((*columns, np.where(np.isin(kind, known), kind, name)))
+    best_name = np.where(np.isin(kind, known), kind, name)
+    return np.vstack((operations[:4], best_name, operations[6:]))
 
 
 def _number_names(tables: _Tables, blocks: dict[str, Ints]) -> tuple[str, ...]:
@@ -274,7 +278,10 @@ def _number_names(tables: _Tables, blocks: dict[str, Ints]) -> tuple[str, ...]:
     Raises:
         ProfileError: No text is known.
     """
-    distinct = find_distinct(*(blocks[name][column] for name, column in _NAME_COLUMNS.items()))
+    columns = [
+        blocks[query][column] for query, numbers in _NAME_COLUMNS.items() for column in numbers
+    ]
+    distinct = find_distinct(*columns)
     texts = tables.read_texts(distinct)
     n_unknown = int((distinct >= 0).sum()) - len(texts)
     if n_unknown and not texts:
@@ -287,8 +294,8 @@ def _number_names(tables: _Tables, blocks: dict[str, Ints]) -> tuple[str, ...]:
         kind = LimitationKind.RANGE_NAMES_LOST
         what = "names of kernels, calls or ranges"
         tables.limitations.append(Limitation(what, reason, n_unknown, kind))
-    for name, column in _NAME_COLUMNS.items():
-        blocks[name][column] = find_positions(distinct, blocks[name][column])
+    for column in columns:
+        column[:] = find_positions(distinct, column)
     return tuple(texts.get(number, "") for number in distinct.tolist())
 
 
