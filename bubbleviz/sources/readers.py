@@ -28,8 +28,8 @@ from bubbleviz.sources.foreign_formats import (
 from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
-from bubbleviz.sources.nsys.files import STREAM_SUFFIX, TABLES, is_columnar
 from bubbleviz.sources.nccl.inspector import is_metrics_file
+from bubbleviz.sources.nsys.files import STREAM_SUFFIX, TABLES, is_columnar
 from bubbleviz.sources.operations.csv import read_header
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
