@@ -40,6 +40,7 @@ from bubbleviz.render.idle_causes import print_idle_causes
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.profiling_cost import parse_unprofiled_step
 from bubbleviz.report.summary import to_values
+from bubbleviz.sources.nsys.files import is_report
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
 #: Maximum number of gaps per rank in the JSON that :meth:`IdleReport.save` writes.
@@ -222,7 +223,9 @@ def idle(
         report = replace(report, profiling_cost=compare_steps(report.ranks, unprofiled_ns))
     if not _may_meet(report):
         return report
-    communication = _read_communication([file.path for file in files], convention, window, jobs)
+    communication = _read_communication(
+        [file.path for file in files], convention, window, jobs, progress
+    )
     if communication is None:
         return report
     return replace(report, lateness=communication.lateness, gpu_names=communication.gpu_names)
@@ -231,11 +234,15 @@ def idle(
 def _may_meet(report: IdleMeasurement) -> bool:
     """Return whether the profiles may show which devices meet in collectives.
 
+    Reports that nsys must export are not read a second time, because the export takes long.
+
     The members of collectives are known if communicators were recorded, or if all devices are in
     one profile. In a pipeline, devices also wait for their inputs, so their lateness is not
     measured.
     """
     communicating = [rank for rank in report.devices if rank.communication_ns]
+    if any(map(is_report, report.paths)):
+        return False
     has_pipeline = any(rank.exposed_point_to_point_ns for rank in communicating)
     if len(communicating) < 2 or has_pipeline:
         return False
@@ -248,6 +255,7 @@ def _read_communication(
     convention: str | Path | Sequence[str | Path],
     window: Window | None,
     jobs: int,
+    progress: Progress | None,
 ) -> Communication | None:
     """Read the communication of profiles that have been read before, or None if there is none.
 
@@ -256,9 +264,12 @@ def _read_communication(
         convention: Conventions whose communication kernels extend the built-in list.
         window: Part of the run to analyze, or None for the complete run.
         jobs: Number of threads used to read a profile.
+        progress: Callback that receives the progress of reading each profile.
     """
     try:
-        return measure_communication(paths, convention=convention, window=window, jobs=jobs)
+        return measure_communication(
+            paths, convention=convention, window=window, jobs=jobs, progress=progress
+        )
     except BubblevizError:
         return None
 

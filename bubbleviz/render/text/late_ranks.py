@@ -40,8 +40,12 @@ def list_late_ranks(
         for rank in lateness.ranks[:_MAX_RANKS]
     ]
     barriers = format_count(len(lateness.arrivals), "barrier")
+    hidden = (
+        f"; time lost in the {lateness.hidden_part} is not visible" if lateness.hidden_part else ""
+    )
     yield doc.Table(
-        f"Ranks that arrive last at {barriers} in {format_count(n_steps, 'step')}, in ms per step",
+        f"Ranks that arrive last at {barriers} in {format_count(n_steps, 'step')}, in ms per step"
+        f"{hidden}",
         rows,
         n_omitted=len(lateness.ranks) - len(rows),
         left=("rank",),
