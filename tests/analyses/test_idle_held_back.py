@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
@@ -166,3 +171,85 @@ def test_each_rank_is_held_back_only_by_its_own_kernels(tmp_path: Path) -> None:
     report = bubbleviz.idle(write(tmp_path, kernels))
 
     assert [list_held(rank) for rank in report.ranks] == [[], []]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kernel and its launch, with times in units of 5 us."""
+
+    device: int
+    stream: int
+    start: int
+    end: int
+    launched: int
+    is_communication: bool
+
+
+@st.composite
+def draw_work(draw: st.DrawFn) -> list[Work]:
+    """Draw serial kernels on three streams of two devices, launched at different times."""
+    work = []
+    for device, stream in itertools.product((0, 1), (7, 20, 21)):
+        time = 0
+        for _ in range(draw(st.integers(0, 3))):
+            start = time + draw(st.integers(0, 8))
+            time = start + draw(st.integers(1, 8))
+            launched = -draw(st.integers(-start + 1, 20))
+            work.append(Work(device, stream, start, time, launched, draw(st.booleans())))
+    return work
+
+
+def find_by_hand(work: Sequence[Work], moments: Sequence[str]) -> set[tuple[int, int, str, int]]:
+    """Return the number of each held-back kernel, its reason, the moment, and the time in units."""
+    ready = {}
+    for number, c_ in enumerate(work):
+        ends = [
+            w.end
+            for w in work
+            if (w.device, w.stream) == (c_.device, c_.stream) and w.start < c_.start
+        ]
+        ready[number] = max([c_.launched + 4, *ends])
+    late = {n for n, w in enumerate(work) if w.is_communication and w.start - ready[n] >= 4}
+    found = set()
+    for number in late:
+        c_ = work[number]
+        for moment in moments:
+            reasons = [
+                (getattr(w, moment), n)
+                for n, w in enumerate(work)
+                if n not in late
+                and w.device == c_.device
+                and w.stream != c_.stream
+                and w.launched < c_.launched
+                and 0 <= c_.start - getattr(w, moment) <= 2
+            ]
+            if reasons:
+                found.add((number, max(reasons)[1], moment, c_.start - ready[number]))
+                break
+    return found
+
+
+@pytest.mark.parametrize("has_events", [True, False])
+@settings(max_examples=40, deadline=None)
+@given(work=draw_work())
+def test_random_profiles_give_the_same_as_a_search_by_hand(
+    has_events: bool, work: list[Work], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # The kernel that is launched first makes the span begin, and holds nothing back.
+    work = [*work, Work(0, 30, 0, 1, -100, False), Work(1, 30, 0, 1, -100, False)]
+    kernels = [
+        k(5 * w.start, 5 * w.end, n + 1, f"{'nccl' if w.is_communication else 'gemm'}{n}x",
+          device=w.device, stream=w.stream)
+        for n, w in enumerate(work)
+    ]  # fmt: skip
+    calls = [c(5 * w.launched, 5 * w.launched + 1, n + 1) for n, w in enumerate(work)]
+    folder = tmp_path_factory.mktemp("random")
+    events = ([], [HOST_WAIT]) if has_events else None
+    report = bubbleviz.idle(write(folder, kernels, calls, events=events))
+
+    found = {
+        (int(e.communication[4:-1]), int(e.behind[4:-1]), e.moment, e.held_ns // (5 * US))
+        for rank in report.ranks
+        for e in rank.held_back
+    }
+    assert found == find_by_hand(work, ("start", "end") if has_events else ("start",))

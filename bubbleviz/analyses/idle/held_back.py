@@ -13,7 +13,7 @@ that the host launched earlier has started, even on other streams::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,8 @@ from bubbleviz.report.idle_summary import HeldBackCommunication
 _REACTION_NS = 10_000
 #: Maximum number of kernels that are examined as the reason for one late start.
 _MAX_CANDIDATES = 4
+#: Number of activities that are examined at a time.
+_BLOCK_ROWS = 1 << 16
 #: What a kernel did when the work that it had held back started.
 MOMENTS = ("start", "end")
 
@@ -100,19 +102,18 @@ def find_held_back(
         return HeldBack.make_empty()
     streams = read_streams()
     work = work[streams[work] != NONE]
-    stream_id = group_rows(activities.rank.astype(np.int64), streams).of_row
     awaited = EventTimes.make_empty() if events is None else events
     ready_ns = np.maximum.reduce(
         (
             find_ready_times(work, call, launched_ns, returned_ns),
-            _find_previous_ends(activities, stream_id, work),
+            _find_previous_ends(activities, streams, work),
             np.append(awaited.completed_ns, NEVER)[find_positions(awaited.work, work)],
         )
     )
     is_late = activities.start_ns[work] - ready_ns >= LATENCY_NS
     work, ready_ns = work[is_late], ready_ns[is_late]
     launched = _LaunchedKernels(
-        activities, stream_id, launched_ns, (call != NONE) & (streams != NONE)
+        activities, streams, launched_ns, (call != NONE) & (streams != NONE)
     )
     behind, moment = _explain_starts(launched, work, are_events_known=events is not None)
     is_explained = behind != NONE
@@ -138,17 +139,32 @@ def _list_candidates(activities: Activities, call: Codes, launched_ns: Ints, kin
     if not len(rows):
         return rows
     # A CUDA graph launches several kernels, whose dependencies are not recorded.
-    n_launched = np.bincount(call[call != NONE])
-    return np.asarray(rows[n_launched[call[rows]] == 1], np.int64)
+    return np.asarray(rows[_count_launched(call, call[rows].astype(np.int64)) == 1], np.int64)
 
 
-def _find_previous_ends(activities: Activities, stream_id: Ints, work: Ints) -> Ints:
+def _count_launched(call: Codes, wanted: Ints) -> Ints:
+    """Return the number of activities that each of the wanted calls launched."""
+    distinct, position = np.unique(wanted, return_inverse=True)
+    count = np.zeros(len(distinct), np.int64)
+    for block in _list_blocks(len(call)):
+        index = find_positions(distinct, call[block].astype(np.int64))
+        count += np.bincount(index[index != NONE], minlength=len(distinct))
+    return np.asarray(count[position], np.int64)
+
+
+def _list_blocks(n_rows: int) -> Iterator[slice]:
+    """Yield slices that cover all rows. Working in blocks limits the memory of large profiles."""
+    for start in range(0, n_rows, _BLOCK_ROWS):
+        yield slice(start, start + _BLOCK_ROWS)
+
+
+def _find_previous_ends(activities: Activities, streams: Ints, work: Ints) -> Ints:
     """Return, for each of ``work``, when the previous work on its stream ended, or ``NEVER``."""
-    rows = np.flatnonzero(np.isin(stream_id, stream_id[work]))
-    start_ns = activities.start_ns
-    last = intervals.find_last_before(
-        stream_id[rows], start_ns[rows], stream_id[work], start_ns[work]
-    )
+    rows = np.flatnonzero(np.isin(streams, streams[work]))
+    rank, start_ns = activities.rank[rows].astype(np.int64), activities.start_ns[rows]
+    stream_id = group_rows(rank, streams[rows]).of_row
+    query = np.searchsorted(rows, work)
+    last = intervals.find_last_before(stream_id, start_ns, stream_id[query], start_ns[query])
     return np.asarray(np.append(activities.end_ns[rows], NEVER)[last], np.int64)
 
 
@@ -158,13 +174,13 @@ class _LaunchedKernels:
 
     Attributes:
         activities: All kernels in the profile, followed by all copies.
-        stream_id: Id of each activity's stream, unique among all ranks.
+        streams: Stream of each activity, numbered per rank, or -1 if unknown.
         launched_ns: Start time of each activity's launching call, undefined if the call is unknown.
         is_known: Mask of the activities whose launching call and stream are known.
     """
 
     activities: Activities
-    stream_id: Ints
+    streams: Ints
     launched_ns: Ints
     is_known: Bools
 
@@ -211,20 +227,27 @@ def _find_reasons(launched: _LaunchedKernels, is_reason: Bools, time_ns: Ints, w
         time_ns: Start or end of each activity.
         work: Rows of the work that started late.
     """
-    rank, started_ns = launched.activities.rank.astype(np.int64), launched.activities.start_ns[work]
+    rank, started_ns = launched.activities.rank, launched.activities.start_ns[work]
     latest_ns = started_ns + SLACK_NS
     near = intervals.union(started_ns - _REACTION_NS, latest_ns + 1)
-    is_near = intervals.mask_overlapping(time_ns, time_ns + 1, near)
-    reasons = np.flatnonzero(is_reason & is_near)
+    is_near = [
+        intervals.mask_overlapping(time_ns[block], time_ns[block] + 1, near)
+        for block in _list_blocks(len(time_ns))
+    ]
+    reasons = np.flatnonzero(is_reason & np.concatenate(is_near))
     reasons = reasons[np.lexsort((time_ns[reasons], rank[reasons]))]
     last = intervals.find_last_before(
-        rank[reasons], time_ns[reasons], rank[work], latest_ns, or_at=True
+        rank[reasons].astype(np.int64),
+        time_ns[reasons],
+        rank[work].astype(np.int64),
+        latest_ns,
+        or_at=True,
     )
     behind = np.full(len(work), NONE, np.int64)
     for back in range(_MAX_CANDIDATES):
         reason = np.append(reasons, NONE)[np.where(last >= back, last - back, NONE)]
         is_match = (behind == NONE) & (reason != NONE) & (rank[reason] == rank[work])
-        is_match &= launched.stream_id[reason] != launched.stream_id[work]
+        is_match &= launched.streams[reason] != launched.streams[work]
         is_match &= launched.launched_ns[reason] < launched.launched_ns[work]
         is_match &= started_ns - time_ns[reason] <= _REACTION_NS
         behind[is_match] = reason[is_match]
