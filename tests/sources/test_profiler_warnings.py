@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -28,15 +29,22 @@ MESSAGES = (
 REASON = f"nsys reported: {NVTX} {CUDA}"
 
 
+def _write_messages(path: Path, messages: Sequence[tuple[int, str, int | None]]) -> None:
+    """Replace the messages of nsys in an export by (severity, text, process) rows."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE IF EXISTS DIAGNOSTIC_EVENT")
+        database.execute(
+            "CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT, globalPid INTEGER)"
+        )
+        database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?, ?)", messages)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return the folder of a run with two profiles, each with the same messages."""
     truth = plant(Planting(stages=2, iterations=2, servers=2), tmp_path)
     for file in truth.files:
-        with closing(sqlite3.connect(tmp_path / file.path)) as database, database:
-            database.execute("DROP TABLE IF EXISTS DIAGNOSTIC_EVENT")
-            database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
-            database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?)", MESSAGES)
+        _write_messages(tmp_path / file.path, [(*message, None) for message in MESSAGES])
     return tmp_path
 
 
@@ -69,6 +77,47 @@ def test_no_ratio_is_marked(run: Path, cli: CommandLine, tmp_path: Path) -> None
     notes = [note for note in document["limitations"] if note["reason"] == REASON]
     assert [(note["what"], note["count"]) for note in notes] == [("possibly missing events", 2)]
     assert not document["restrictions"]
+
+
+NO_CUDA = "No CUDA events collected. Does the process use CUDA?"
+HELPER, RANK = 7 << 24, 9 << 24
+
+
+def _list_reasons(path: Path, messages: Sequence[tuple[int, str, int | None]]) -> list[str]:
+    _write_messages(path, messages)
+    notes = bubbleviz.idle(path).limitations
+    return [note.reason for note in notes if note.what == "possibly missing events"]
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    truth = plant(Planting(stages=2, iterations=2), tmp_path)
+    return tmp_path / truth.files[0].path
+
+
+def test_warnings_about_helper_processes_are_left_out(profile: Path) -> None:
+    of_helper = [(2, NO_CUDA, HELPER), (2, CUDA, HELPER), (2, NVTX, HELPER)]
+    assert not _list_reasons(profile, of_helper)
+
+    assert _list_reasons(profile, [*of_helper, (2, CUDA, RANK)]) == [f"nsys reported: {CUDA}"]
+    assert _list_reasons(profile, [*of_helper, (2, NVTX, None)]) == [f"nsys reported: {NVTX}"]
+
+
+def test_warnings_about_a_process_with_ranges_but_no_cuda_events_are_shown(profile: Path) -> None:
+    messages = [(2, NO_CUDA, RANK), (1, "Number of NVTX events collected: 	5.", RANK)]
+    assert _list_reasons(profile, [*messages, (2, CUDA, RANK)]) == [f"nsys reported: {CUDA}"]
+
+
+@pytest.mark.parametrize("severity", [1, 2])
+def test_events_that_hardware_tracing_dropped_are_counted(profile: Path, severity: int) -> None:
+    dropped = "Number of incomplete CUPTI events dropped:"
+    hardware = (1, "Hardware tracing used for CUDA tracing", RANK)
+    message = (severity, f"{dropped} \t102320.", RANK)
+    assert _list_reasons(profile, [hardware, message]) == [
+        f"nsys reported: {dropped} 102320; trace CUDA by software, with: nsys profile -t "
+        "cuda-sw,nvtx"
+    ]
+    assert _list_reasons(profile, [message]) == [f"nsys reported: {dropped} 102320."]
 
 
 @pytest.mark.real_files

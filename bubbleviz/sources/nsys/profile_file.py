@@ -80,8 +80,8 @@ def _explain_missing_kernels(export: Export) -> str:
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
     if is_hardware:
         return (
-            f"hardware tracing of CUDA recorded no kernels{recorded_calls}{reported}; trace CUDA "
-            "by software, with: nsys profile -t cuda-sw,nvtx"
+            f"hardware tracing of CUDA recorded no kernels{recorded_calls}{reported}; "
+            f"{target.TRACE_BY_SOFTWARE}"
         )
     version = ", using an nsys version that supports the driver" if "driver" in reported else ""
     return (

@@ -20,14 +20,20 @@ _LIMITATION_OF_QUERY = {
     "target/host": "the hostname (the file counts as a separate host unless you pass --same-clock)",
     "target/session": "the session start, which is needed to put profiles on one clock",
 }
-#: Matches a word in an nsys warning: a plain word, a version number, or a CUPTI error code.
-_PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
+#: Matches a word in an nsys warning: a plain word, a count, a version, or a CUPTI error code.
+_PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,11}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
 #: Maximum length of an nsys warning, in characters, and number of words that name its subject.
 _MAX_WARNING, _MAX_SUBJECT_WORDS = 300, 4
 #: Prefixes of words that name the subject of a warning about events that analyses need.
 _SUBJECTS = ("CUDA", "CUPTI", "NVTX", "GPU", "NCCL")
 #: Start of warnings that no events were collected. Other messages report missing tables.
 _NOTHING_COLLECTED = "No "
+#: Part of messages that count events which hardware tracing recorded without their times.
+_DROPPED = "events dropped"
+#: Queries for warnings of all processes, and without helper processes.
+_DIAGNOSTICS, _RELEVANT_DIAGNOSTICS = "target/diagnostics", "target/relevant_diagnostics"
+#: Next step if hardware tracing lost kernels.
+TRACE_BY_SOFTWARE = "trace CUDA by software, with: nsys profile -t cuda-sw,nvtx"
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
@@ -134,7 +140,9 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
     return overheads.take(keep), profile.report_impossible_times(export.path, left_out)
 
 
-def read_warnings(export: Export, subjects: tuple[str, ...]) -> list[str]:
+def read_warnings(
+    export: Export, subjects: tuple[str, ...], query: str = _DIAGNOSTICS
+) -> list[str]:
     """Return the distinct warnings and errors of nsys about the given subjects, errors first.
 
     A warning has at most ``_MAX_WARNING`` characters. One of its first words starts with one of the
@@ -144,9 +152,10 @@ def read_warnings(export: Export, subjects: tuple[str, ...]) -> list[str]:
     Args:
         export: The open export.
         subjects: Prefixes of words, such as "CUDA".
+        query: Name of the query that returns the messages.
     """
-    rows = export.query_rows_if_possible("target/diagnostics")
-    texts = (str(text) for (text,) in rows)
+    rows = export.query_rows_if_possible(query)
+    texts = (" ".join(str(text).split()) for (text,) in rows)
     return list(dict.fromkeys(text for text in texts if _is_warning_about(text, subjects)))
 
 
@@ -166,9 +175,11 @@ def list_warnings(export: Export) -> tuple[str, ...]:
     """Return the warnings of nsys about missing events that analyses need, errors first.
 
     Warnings that no events were collected are left out, because other messages report missing
-    tables.
+    tables. Warnings about helper processes, which use no GPU, are left out too.
     """
-    warnings = read_warnings(export, _SUBJECTS)
+    has_processes = export.has(_RELEVANT_DIAGNOSTICS)
+    query = _RELEVANT_DIAGNOSTICS if has_processes else _DIAGNOSTICS
+    warnings = read_warnings(export, _SUBJECTS, query)
     return tuple(text for text in warnings if not text.startswith(_NOTHING_COLLECTED))
 
 
@@ -181,6 +192,8 @@ def find_warnings(export: Export) -> tuple[Limitation, ...]:
     if not warnings:
         return ()
     reason = f"nsys reported: {' '.join(warnings)}"
+    if any(_DROPPED in text for text in warnings) and is_traced_by_hardware(export):
+        reason = f"{reason.removesuffix('.')}; {TRACE_BY_SOFTWARE}"
     return (Limitation("possibly missing events", reason, kind=LimitationKind.PROFILER_WARNING),)
 
 
