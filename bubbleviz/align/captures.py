@@ -33,7 +33,7 @@ from bubbleviz.model.grouping import find_run_starts, invert_permutation, sort_r
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.model.profile import get_pid
+from bubbleviz.model.profile import Source, get_pid
 from bubbleviz.model.texts import format_count, list_and_count, make_natural_key, quote_for_shell
 
 #: Matches the names that ``torch.profiler.tensorboard_trace_handler`` gives to traces, such as
@@ -70,8 +70,8 @@ def find_captures(
     """Find the processes that were captured several times.
 
     Recordings contain the same process if machine, host and pid are equal. If a profile does not
-    record its host, the global rank takes the place of the host, or else the name of the process in
-    the file name. Ranks of tables are never joined.
+    record its host or its start time, the global rank takes the place of the host, or else the name
+    of the process in the file name. Ranks of tables are never joined.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -138,16 +138,23 @@ def _list_profiles(
 def _identify(recording: Recording, machine: str, rank: LocalRank) -> Key | None:
     """Return the identity of a rank's process, or None if it is unknown.
 
-    Each container numbers its processes separately, so the pid alone identifies no process.
+    Each container numbers its processes separately, so the pid alone identifies no process. A
+    profile that does not record when it started has a separate machine, so it is identified like a
+    profile that does not record its host.
     """
     source = recording.source
     if rank.declared is not None:
         return None
-    if source.host_known:
+    if source.host_known and _has_start(source):
         return machine, source.host, get_pid(rank.process)
     worker = _WORKER.match(Path(source.path).name)
     number = worker[1] if rank.global_rank is None and worker else rank.global_rank
     return None if number is None else (source.format, number, get_pid(rank.process))
+
+
+def _has_start(source: Source) -> bool:
+    """Return whether a profile records when its session started."""
+    return source.session_utc_ns is not None or source.session_clock_ns is not None
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,8 @@ class _CaptureTimes:
     """Start and end of each profile's capture.
 
     Attributes:
-        start_ns: Start of each capture, on the clock of its machine.
-        end_ns: End of each capture, on the clock of its machine.
+        start_ns: Start of each capture on the clock of its machine, or 0 if unknown.
+        end_ns: End of each capture on the clock of its machine, or 0 if unknown.
         is_common: Mask of the profiles whose times can be compared with other machines.
         names: Keys that sort the profiles by name.
     """
@@ -176,10 +183,15 @@ class _CaptureTimes:
         """
         sources = [recording.source for recording in recordings]
         offsets = [clock.offset_ns for clock in build_session_clocks(sources, machines)]
-        timed = list(zip(recordings, offsets, strict=True))
+        times = [
+            (recording.start_ns + offset, recording.end_ns + offset)
+            if _has_start(recording.source)
+            else (0, 0)
+            for recording, offset in zip(recordings, offsets, strict=True)
+        ]
         return _CaptureTimes(
-            start_ns=[recording.start_ns + offset for recording, offset in timed],
-            end_ns=[recording.end_ns + offset for recording, offset in timed],
+            start_ns=[start_ns for start_ns, _ in times],
+            end_ns=[end_ns for _, end_ns in times],
             is_common=[source.session_utc_ns is not None for source in sources],
             names=[make_natural_key(source.path) for source in sources],
         )

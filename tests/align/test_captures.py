@@ -229,6 +229,28 @@ def test_each_capture_of_a_process_can_be_listed(tmp_path: Path) -> None:
     assert f"(1) bubbleviz analyze {first}, (2) bubbleviz analyze {second};" in str(error.value)
 
 
+@pytest.mark.parametrize("has_host", [True, False])
+def test_traces_without_a_start_time_are_grouped_by_name(has_host: bool, tmp_path: Path) -> None:
+    run = write_captures(tmp_path)
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number, files in enumerate(run.captures):
+        for rank, export in enumerate(files):
+            (trace,) = write_traces(export, tmp_path)
+            document = json.loads(gzip.decompress(trace.read_bytes()))
+            document["distributedInfo"] = {"rank": rank, "world_size": 3}
+            del document["baseTimeNanoseconds"]
+            if not has_host:
+                del document["host_name"]
+            (folder / f"rank{rank}.{number}.pt.trace.json").write_text(json.dumps(document))
+
+    with pytest.raises(MismatchError, match="but do not record when they started") as error:
+        bubbleviz.analyze(folder)
+
+    commands = [f"bubbleviz analyze {folder}/rank*.{n}.pt.trace.json" for n in range(2)]
+    assert all(command in str(error.value) for command in commands)
+
+
 def test_two_runs_of_the_same_ranks_are_refused(tmp_path: Path) -> None:
     run = write_captures(tmp_path)
     folder = tmp_path / "traces"
