@@ -146,7 +146,10 @@ _FIXED_SIZES = {1: 8, 5: 4}
 
 
 def _is_nsys_stats(head: bytes) -> bool:
-    """Return whether a text is a report of ``nsys stats``, as CSV or with aligned columns."""
+    """Return whether a text is a report of ``nsys stats``: CSV, JSON, or aligned columns."""
+    keys = re.findall(rb'"(' + _NSYS_COLUMN + rb')"\s*:', head[:_MAX_KEY_BYTES])
+    if len(set(keys)) >= _MIN_NSYS_COLUMNS:
+        return True
     if not _is_text(head):
         return False
     if re.search(_NSYS_TITLE, head):
@@ -245,6 +248,7 @@ FOREIGN_FORMATS = (
             "Counter_Name|Counter_Value",
             "KernelName|gpu-id",
             "Index|KernelName",
+            "Sample_Timestamp|Exec_Mask",
         ),
     ),
     ForeignFormat(
@@ -281,13 +285,23 @@ FOREIGN_FORMATS = (
         "a text report of unitrace",
         "which contains only sums",
         _RECORD_XPU,
-        _contains(rb"(?m)^=== (?:API|Device) Timing (?:Summary|Results)"),
+        _passes_any(
+            _contains(rb"(?m)^=== (?:API|Device) Timing (?:Summary|Results)"),
+            _has_columns("Calls|Time (ns)|Average (ns)"),
+        ),
     ),
     ForeignFormat(
         "a Perfetto trace (protocol buffer), such as a .pftrace file of rocprofv3",
         "",
         f"if rocprofv3 wrote it, {RECORD_WITH_ROCPROF}",
         _is_perfetto,
+    ),
+    ForeignFormat(
+        "a trace in OTF2 (Open Trace Format)",
+        "",
+        f"if rocprofv3 wrote it, {RECORD_WITH_ROCPROF}",
+        # The header of the first chunk precedes the magic string.
+        lambda head: b"OTF2" in head[:64] and b"\0" in head[:64],
     ),
     ForeignFormat(
         "a JSON summary of rocprof-sys (Omnitrace)",
@@ -307,7 +321,7 @@ FOREIGN_FORMATS = (
         RECORD_WITH_NSYS,
         _passes_any(
             _contains(rb"(?m)^==\d+== (?:NVPROF|Profiling)"),
-            _has_columns("Type|Time(%)|Time|Calls"),
+            _has_columns("Time(%)|Time|Calls", "Start|Duration|Grid X"),
         ),
     ),
     ForeignFormat(
@@ -316,7 +330,7 @@ FOREIGN_FORMATS = (
         RECORD_WITH_NSYS,
         _passes_any(
             _starts_with(b"NVR\0"),
-            _contains(rb"(?m)^==PROF== "),
+            _contains(rb"(?m)^==PROF== |^\[\d+\] \S.*@\S+\s*$"),
             _has_columns("ID|Process ID|Kernel Name"),
         ),
     ),
@@ -324,7 +338,8 @@ FOREIGN_FORMATS = (
         "a report of nsys stats",
         "which contains only a part of the profile",
         _EXPORT_REPORT,
-        _is_nsys_stats,
+        # Before 2021, few columns had units.
+        _passes_any(_is_nsys_stats, _has_columns("Time(%)|Total Time (ns)")),
     ),
     ForeignFormat(
         "a JSON export of nsys",

@@ -29,6 +29,8 @@ SENTENCES = {
     "1_marker_api_trace.csv": "a CSV table of rocprofv3 or rocprof",
     "1_kernel_stats.csv": "a CSV table of rocprofv3 or rocprof",
     "1_agent_info.csv": "a CSV table of rocprofv3 or rocprof",
+    "1_pc_sampling_host_trap.csv": "a CSV table of rocprofv3 or rocprof",
+    "1_results.otf2": "a trace in OTF2 (Open Trace Format); if rocprofv3 wrote it, profile again",
     "results.csv": "a CSV table of rocprofv3 or rocprof",
     "rocprof.json": "JSON output of rocprof, the predecessor of rocprofv3",
     "rpd.json": "JSON output of rpd2tracing, which was made from an .rpd file; pass the .rpd file",
@@ -37,11 +39,14 @@ SENTENCES = {
     "nsys_lines.json": "a JSON export of nsys",
     "unitrace.json": "JSON output of unitrace",
     "unitrace_cut.json": "JSON output of unitrace",
+    "unitrace.csv": "a text report of unitrace",
     "unitrace.txt": "a text report of unitrace, which contains only sums",
     "kern_sum.csv": "a report of nsys stats, which contains only a part of the profile; export the "
     "report with: nsys export --type sqlite REPORT.nsys-rep",
     "old_kern_sum.csv": "a report of nsys stats",
     "gpu_trace.csv": "a report of nsys stats",
+    "nsys_stats.json": "a report of nsys stats",
+    "nsys_2020.csv": "a report of nsys stats",
     "nsys_stats.txt": "a report of nsys stats",
     "nsys_profile.log": "a report of nsys stats",
     "mem_size.csv": "a report of nsys stats",
@@ -49,7 +54,10 @@ SENTENCES = {
     "nsys_separate.jsonl": "a JSON export of nsys",
     "nsys_tables.json": "a JSON export of nsys",
     "nvprof.csv": "a text or CSV report of nvprof; profile again with: nsys profile -t cuda,nvtx",
+    "nvprof_trace.csv": "a text or CSV report of nvprof",
+    "nvprof_old.csv": "a text or CSV report of nvprof",
     "nvprof.log": "a text or CSV report of nvprof",
+    "ncu.txt": "a report of Nsight Compute (ncu)",
     "ncu.csv": "a report of Nsight Compute (ncu)",
     "execution_trace.json": "an execution trace of PyTorch (Chakra), which contains operators but "
     "no kernel times; pass the trace that torch.profiler writes with export_chrome_trace",
@@ -136,7 +144,7 @@ def test_a_directory_of_tables_names_their_format(tmp_path: Path, cli: CommandLi
         message = cli.refused(command, tmp_path)
         assert message.startswith(
             f"bubbleviz: {tmp_path}: the directory contains no profile; {host}/1_agent_info.csv "
-            "is a CSV table of rocprofv3 or rocprof (like 3 other files); profile again with: "
+            "is a CSV table of rocprofv3 or rocprof (like 4 other files); profile again with: "
         )
         assert "looked for" not in message
 

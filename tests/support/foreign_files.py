@@ -6,6 +6,7 @@ The layouts were read in the sources of the tools that write them:
 - rocprof: ROCm/rocprofiler, ``bin/tblextr.py`` and ``bin/sqlitedb.py``
 - rpd2tracing: ROCm/rocmProfileData, ``tools/rpd2tracing.py``
 - nvprof: ROCm/rocmProfileData, ``tools/nvvp2rpd.py``
+- OTF2: score-p/otf2, ``src/OTF2_AnchorFile.c``
 - unitrace: intel/pti-gpu, ``tools/unitrace/src/chromelogger.h``
 - Perfetto: google/perfetto, ``protos/perfetto/trace/trace_packet.proto``
 - PyTorch: pytorch/pytorch, ``torch/csrc/profiler/standalone/execution_trace_observer.cpp`` and
@@ -52,6 +53,7 @@ _TEXTS = {
     '"Start_Timestamp","End_Timestamp"\n"MARKER_CORE_API","F0",1,1,1,10,20\n',
     "1_kernel_stats.csv": '"Name","Calls","TotalDurationNs","AverageNs"\n"gemm",1,2,2\n',
     "1_agent_info.csv": '"Node_Id","Logical_Node_Id","Agent_Type"\n0,0,"CPU"\n',
+    "1_pc_sampling_host_trap.csv": '"Sample_Timestamp","Exec_Mask","Dispatch_Id"\n1,2,3\n',
     "results.csv": 'Index,KernelName,gpu-id,queue-id,DispatchNs,BeginNs,EndNs\n0,"a",0,0,1,2,3\n',
     "rocprof.json": '{ "traceEvents":[{}\n,{"args":{"name":"CPU HIP API"},"ph":"M","pid":2}\n]}',
     "rpd.json": _RPD_EVENTS,
@@ -60,6 +62,7 @@ _TEXTS = {
     "nsys_lines.json": '{"table":"META_DATA_CAPTURE","name":"DEVICE_ID"}\n',
     "unitrace.json": _UNITRACE + "]}",
     "unitrace_cut.json": _UNITRACE,
+    "unitrace.csv": "Kernel, Calls, Time (ns), Time (%), Average (ns), Min (ns), Max (ns)\n",
     "unitrace.txt": "=== Device Timing Summary ===\n\n",
     "kern_sum.csv": "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]...\n"
     'Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,75200,1,75200.0,"gemm"\n',
@@ -72,10 +75,15 @@ _TEXTS = {
     '{"Type":79,"CudaEvent":{"startNs":"1","endNs":"2"}}\n{"data":["[Unknown]"]}\n',
     "nsys_separate.jsonl": '{"type":"String","id":"3720","value":"Profiling has started."}\n',
     "nsys_tables.json": '{"StringIds": [], "CUPTI_ACTIVITY_KIND_KERNEL": [{"start": 1}]}',
+    "nsys_stats.json": '[\n  {"Time (%)":60.0,"Total Time (ns)":6,"Num Calls":1,"Avg (ns)":6.0}]',
+    "nsys_2020.csv": "Time(%),Total Time (ns),Calls,Average,Minimum,Maximum,Name\n",
+    "nvprof_trace.csv": '"Start","Duration","Grid X","Grid Y","Device","Stream","Name"\ns,us\n',
+    "nvprof_old.csv": '"Time(%)","Time","Calls","Avg","Min","Max","Name"\n%,ms,,us,us,us,\n',
     "nvprof.csv": '==6531== Profiling result:\n"Type","Time(%)","Time","Calls","Avg","Name"\n',
     "nvprof.log": "==6531== NVPROF is profiling process 6531, command: ./a.out\n",
     "ncu.csv": '==PROF== Connected to process 1\n"ID","Process ID","Process Name","Host Name",'
     '"Kernel Name","Metric Name","Metric Value"\n',
+    "ncu.txt": "[5] a.out@127.0.0.1\n  gemm(float *) (1, 1, 1)x(256, 1, 1), Context 1, Stream 7\n",
     "execution_trace.json": '{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 1, "time": "now", '
     '"start_ts": 5,\n  "nodes": [\n    {"id": 2, "name": "[pytorch|profiler|process]"}]}',
     "speedscope.json": json.dumps(
@@ -85,6 +93,8 @@ _TEXTS = {
 _BYTES = {
     # Two packets: a clock snapshot, and an event, each with a trusted user id and a sequence id.
     "1_results.pftrace": b"\n\x08\x32\x02\x08\x06\x18\0\x50\x01\n\x06\x40\x05\x18\0\x50\x02",
+    # The header of a chunk contains an endianness byte and the numbers of two events.
+    "1_results.otf2": b"\x03#" + bytes(16) + b"OTF2\x03\x00",
     "report.ncu-rep": b"NVR\0\x10\x00\x00\x00",
     "perf.data": b"PERFILE2\x68\x00\x00\x00\x00\x00\x00\x00",
     "events.out.tfevents.1.host": b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09\0\0\xc0\x5a\x3c\x5b\xd9"
