@@ -86,6 +86,11 @@ _RECORD_BOTH = "Record both to tell them apart"
 #: Next check if a rank or GPU is slow.
 _CHECK_GPU = "check clocks, temperature, cooling and other jobs there"
 _CHECK_SLOW_RANKS = capitalize(_CHECK_GPU)
+#: Next check for collectives that are exposed.
+_CHECK_QUEUE = (
+    "To see whether it was ready earlier but queued behind a kernel of another stream, run "
+    "bubbleviz idle"
+)
 #: Advice if the profiler itself delays launches.
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
@@ -988,7 +993,11 @@ def _describe_collective(report: Report, fault: Fault, _: str) -> _Text:
             f"It has taken {after_ms:,.3f} ms since then, compared with {before_ms:,.3f} ms before",
             "Check the network, and what else uses it",
         )
-    return f"Overlap {kind} with compute, or shorten it", "Its data moves while ranks are idle", ""
+    # Only profiles with kernels show whether a collective was queued behind a kernel.
+    has_kernels = any(profile.kernels for profile in report.profiles)
+    check = _CHECK_QUEUE if has_kernels else ""
+    action = f"Overlap {kind} with compute, or shorten it"
+    return action, "Its data moves while ranks are idle", check
 
 
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:

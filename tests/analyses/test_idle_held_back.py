@@ -244,7 +244,7 @@ def test_random_profiles_give_the_same_as_a_search_by_hand(
     ]  # fmt: skip
     calls = [c(5 * w.launched, 5 * w.launched + 1, n + 1) for n, w in enumerate(work)]
     folder = tmp_path_factory.mktemp("random")
-    events = ([], [HOST_WAIT]) if has_events else None
+    events: tuple[list[Rec], list[Wait]] | None = ([], [HOST_WAIT]) if has_events else None
     report = bubbleviz.idle(write(folder, kernels, calls, events=events))
 
     found = {

@@ -17,7 +17,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest_bubbles
 from bubbleviz.report.report import Report
-from tests.planting.options import Planting
+from bubbleviz.report.sentences import write_all_advice
+from tests.planting import Planting, plant
 from tests.support.drawn_reports import Op, make_operations
 from tests.support.nccl_payloads import add_payloads
 from tests.support.notes import find_limitation, list_limitation_subjects
@@ -289,3 +290,14 @@ def test_a_bucket_reduced_during_compute_ends_the_wait_of_other_ranks(tmp_path: 
     assert idle_ns[0, Cause.COLLECTIVE] == 500 * US
     assert idle_ns[0, Cause.DRAIN] == 3_500 * US
     assert idle_ns[1].sum() == 0
+
+
+def test_advice_on_an_exposed_collective_names_the_search_for_queued_communication(
+    tmp_path: Path,
+) -> None:
+    plant(Planting(replicas=2, reduce_ns=20_000_000), tmp_path)
+    first, *_ = write_all_advice(bubbleviz.analyze(tmp_path))
+
+    assert first.kind == "collective"
+    assert first.text.startswith("Overlap ReduceScatter with compute")
+    assert first.text.endswith("queued behind a kernel of another stream, run bubbleviz idle")
