@@ -37,6 +37,8 @@ OTHER = "other"
 MIN_LATE_SHARE = 0.01
 #: A rank is usually late if it causes at least this fraction of all lateness.
 _MIN_SHARE_OF_LATENESS = 0.5
+#: A host is usually late if its ranks cause at least this fraction of all lateness.
+_MIN_SHARE_OF_HOST = 0.75
 #: Multiplier and shift of the hash that tells apart sets of ranks (SplitMix64).
 _HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
@@ -153,16 +155,50 @@ class Lateness:
     def main(self) -> LateRank | None:
         """The rank for which others usually wait, or None.
 
-        Others must wait for this rank for at least 1 % of a step on average, and for no other rank
-        longer.
+        Others must wait for this rank for at least 1 % of a step on average, and for all other
+        ranks together no longer than for this one.
         """
-        late_ns = sum(rank.late_ns for rank in self.ranks)
-        if not late_ns or not self.n_steps or not self.step_ns:
+        if not self.ranks or not self._is_noticeable(self.ranks[0], _MIN_SHARE_OF_LATENESS):
             return None
-        first = self.ranks[0]
-        is_usual = first.late_ns >= _MIN_SHARE_OF_LATENESS * late_ns
-        is_long = first.late_ns >= MIN_LATE_SHARE * self.step_ns * self.n_steps
-        return first if is_usual and is_long else None
+        return self.ranks[0]
+
+    def find_late_host(self, hosts: Sequence[str]) -> LateHost | None:
+        """Return the host whose ranks usually arrive last, or None.
+
+        Its ranks must cause at least three quarters of all lateness, and at least 1 % of a step on
+        average. At most half of all ranks may be on this host.
+
+        Args:
+            hosts: Host of each rank.
+        """
+        host_of_last = np.array([hosts[rank] for rank in self.arrivals.rank.tolist()], object)
+        for host in sorted({hosts[rank.rank] for rank in self.ranks}):
+            if 2 * sum(of_rank == host for of_rank in hosts) > len(hosts):
+                continue
+            on_host = self.arrivals.take(host_of_last == host)
+            (together,) = sum_by_rank(on_host.replace_columns(rank=np.zeros_like(on_host.rank)))
+            if self._is_noticeable(together, _MIN_SHARE_OF_HOST):
+                return LateHost(host, together)
+        return None
+
+    def _is_noticeable(self, late: LateRank, min_share: float) -> bool:
+        """Return whether lateness is long enough, and a large enough share of all lateness."""
+        late_ns = sum(rank.late_ns for rank in self.ranks)
+        min_late_ns = MIN_LATE_SHARE * self.step_ns * self.n_steps
+        return 0 < min_late_ns <= late.late_ns and late.late_ns >= min_share * late_ns
+
+
+@dataclass(frozen=True)
+class LateHost:
+    """A host whose ranks usually arrive last.
+
+    Attributes:
+        host: Name of the host.
+        late: Lateness of its ranks together. ``rank`` is 0.
+    """
+
+    host: str
+    late: LateRank
 
 
 def measure_lateness(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from bubbleviz.explain.late_arrivals import OTHER, Lateness, LateRank
 from bubbleviz.explain.run_lateness import BEFORE_FORWARD
 from bubbleviz.model.texts import format_percent
@@ -9,25 +11,52 @@ from bubbleviz.model.texts import format_percent
 #: A part of the step is named as the reason if it accounts for at least this fraction of the
 #: lateness.
 _MIN_PART = 0.5
+#: A rank is named instead of its host if it accounts for at least this fraction of the host's
+#: lateness.
+_MIN_SHARE_OF_HOST = 0.75
 
 
-def describe_main_late_rank(lateness: Lateness, name: str) -> str:
-    """Return sentences on the rank for which others usually wait.
+def describe_lateness(
+    lateness: Lateness, get_name: Callable[[int], str], hosts: Sequence[str]
+) -> str:
+    """Return sentences on the rank, or the host, for which others usually wait, or "".
+
+    The host is described if it has several late ranks: no rank accounts for three quarters of the
+    host's lateness.
 
     Args:
-        lateness: Lateness with a main rank.
-        name: Display name of the main rank.
+        lateness: Which ranks arrive last at barriers.
+        get_name: Function that returns the display name of a rank, given its index.
+        hosts: Host of each rank.
     """
-    rank = lateness.main
-    if rank is None:
+    main, late_host = lateness.main, lateness.find_late_host(hosts)
+    if late_host is not None:
+        max_late_ns = max(
+            rank.late_ns for rank in lateness.ranks if hosts[rank.rank] == late_host.host
+        )
+        if max_late_ns < _MIN_SHARE_OF_HOST * late_host.late.late_ns:
+            subject = f"a rank of host {late_host.host} arrives"
+            return _describe_late(lateness, late_host.late, subject)
+    if main is None:
         return ""
+    return _describe_late(lateness, main, f"{get_name(main.rank)} arrives")
+
+
+def _describe_late(lateness: Lateness, late: LateRank, subject: str) -> str:
+    """Return sentences on a late rank or host.
+
+    Args:
+        lateness: Which ranks arrive last at barriers.
+        late: Lateness of the rank or host.
+        subject: Subject and verb of the first sentence.
+    """
     n_steps = lateness.n_steps
-    late_ns = rank.late_ns / n_steps
+    late_ns = late.late_ns / n_steps
     share = format_percent(late_ns / lateness.step_ns)
     sentences = (
-        f"{name} arrives last at barriers in {rank.steps:,} of {n_steps:,} steps; the others wait "
+        f"{subject} last at barriers in {late.steps:,} of {n_steps:,} steps; the others wait "
         f"{_format_ms(late_ns)} per step ({share}) for it",
-        describe_part(rank, n_steps),
+        describe_part(late, n_steps),
         f"Its {lateness.hidden_part} may be slow, too: waiting was not recorded apart from it"
         if lateness.hidden_part
         else "",

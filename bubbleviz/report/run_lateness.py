@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bubbleviz.explain.late_arrivals import Lateness
 from bubbleviz.explain.run_lateness import measure_run_lateness
 from bubbleviz.report.labels import name_rank
-from bubbleviz.report.late_ranks import describe_main_late_rank
+from bubbleviz.report.late_ranks import describe_lateness
 from bubbleviz.report.report import Report
 
 
@@ -29,6 +31,7 @@ def find_lateness(report: Report) -> Lateness | None:
 def describe_late_rank(report: Report) -> str:
     """Return sentences on the rank for which others usually wait, or "" if there is none."""
     lateness = report.derive(find_lateness)
-    if lateness is None or lateness.main is None:
+    if lateness is None:
         return ""
-    return describe_main_late_rank(lateness, name_rank(report, lateness.main.rank))
+    hosts = [rank.host for rank in report.ranks]
+    return describe_lateness(lateness, partial(name_rank, report), hosts)

@@ -194,6 +194,33 @@ def test_the_planted_part_makes_the_rank_late(
         assert "the others wait 20.000 ms per step" in describe_late_rank(report)
 
 
+def test_ranks_of_a_slow_host_take_turns_and_the_host_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rank r runs on host r % 4, so the late ranks are those of the host node1.
+    steps = plant_steps("forward", late_ranks=(1, 5, 9), ranks=12, steps=8, jitter=0.002)
+    report = bubbleviz.analyze(record_steps(tmp_path / "run", steps, monkeypatch, hosts=4))
+    lateness = report.derive(find_lateness)
+    assert lateness is not None
+    late_host = lateness.find_late_host([rank.host for rank in report.ranks])
+    assert late_host is not None
+    assert late_host.host == "node1"
+    assert late_host.late.steps == lateness.n_steps
+    # The other two late ranks do not wait for the last one.
+    mean_ns = late_host.late.late_ns / lateness.n_steps
+    assert mean_ns == pytest.approx(20_000_000 * 9 / 11, rel=0.05)
+    text = describe_late_rank(report)
+    assert text.startswith(f"a rank of host node1 arrives last at barriers in {lateness.n_steps} ")
+    assert "Its forward takes" in text
+
+
+def test_a_host_with_most_ranks_is_not_late() -> None:
+    visits = make_visits([(0, rank, 0, 90 if rank == 0 else 50, 100) for rank in range(3)])
+    lateness = measure_lateness(visits, make_parts([]), 100.0, np.ones(1, bool))
+    assert lateness.find_late_host(["a", "a", "b"]) is None
+    assert lateness.find_late_host(["a", "b", "c"]) is not None
+
+
 def test_ranks_that_take_turns_are_not_named(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_table(tmp_path / "run.csv", plant_steps(steps=8, jitter=0.01)))
     lateness = report.derive(find_lateness)

@@ -1,4 +1,4 @@
-"""Planted data-parallel runs, in which one rank is late for a known reason.
+"""Planted data-parallel runs, in which ranks are late for a known reason.
 
 Every step of a rank consists of data loading, a forward, a backward, the gradient synchronization
 and an optimizer step. The synchronization starts on each rank when its backward ends, and ends on
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,15 +46,17 @@ def plant_steps(
     late_part: str = "",
     *,
     late_ns: int = 20_000_000,
+    late_ranks: Collection[int] = (1,),
     ranks: int = 4,
     steps: int = 5,
     jitter: float = 0.0,
 ) -> Iterator[Step]:
-    """Yield the steps of a run, in which rank 1 is late.
+    """Yield the steps of a run, in which some ranks are late.
 
     Args:
-        late_part: Part of the step in which rank 1 is late, or "" for no part.
-        late_ns: Time that rank 1 loses in every step.
+        late_part: Part of the step in which the ranks are late, or "" for no part.
+        late_ns: Time that each late rank loses in every step.
+        late_ranks: Ranks that are late.
         ranks: Number of ranks.
         steps: Number of steps.
         jitter: Standard deviation of the lengths of parts, as a fraction.
@@ -68,7 +70,7 @@ def plant_steps(
                 part: round(of_part * (1 + generator.gauss(0, jitter)))
                 for part, of_part in LENGTHS_NS.items()
             }
-            if rank == 1 and late_part:
+            if rank in late_ranks and late_part:
                 length_ns[late_part] += late_ns
             forward_ns = ready_ns[rank] + length_ns["loading"]
             backward_ns = forward_ns + length_ns["forward"]

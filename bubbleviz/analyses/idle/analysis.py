@@ -228,7 +228,12 @@ def idle(
     )
     if communication is None:
         return report
-    return replace(report, lateness=communication.lateness, gpu_names=communication.gpu_names)
+    return replace(
+        report,
+        lateness=communication.lateness,
+        gpu_names=communication.gpu_names,
+        gpu_hosts=communication.gpu_hosts,
+    )
 
 
 def _may_meet(report: IdleMeasurement) -> bool:

@@ -25,7 +25,7 @@ from bubbleviz.report.idle_summary import (
     ProvedWait,
     WorkTotal,
 )
-from bubbleviz.report.late_ranks import describe_main_late_rank
+from bubbleviz.report.late_ranks import describe_lateness
 from bubbleviz.report.profiling_cost import ProfilingCost
 from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
@@ -331,6 +331,7 @@ class IdleMeasurement:
         lateness: Which GPUs arrive last at collectives, or None if unknown. Its ranks are indices
             of ``gpu_names``.
         gpu_names: Display name of each GPU that ``lateness`` compares.
+        gpu_hosts: Host of each GPU that ``lateness`` compares.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -343,13 +344,14 @@ class IdleMeasurement:
     profiling_cost: ProfilingCost | None = None
     lateness: Lateness | None = None
     gpu_names: tuple[str, ...] = ()
+    gpu_hosts: tuple[str, ...] = ()
 
     @property
     def late_sentence(self) -> str:
         """Description of the GPU for which others usually wait, or "" if there is none."""
-        if self.lateness is None or self.lateness.main is None:
+        if self.lateness is None:
             return ""
-        return describe_main_late_rank(self.lateness, self.gpu_names[self.lateness.main.rank])
+        return describe_lateness(self.lateness, self.gpu_names.__getitem__, self.gpu_hosts)
 
     @property
     def paths(self) -> tuple[str, ...]:

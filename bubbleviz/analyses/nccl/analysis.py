@@ -38,7 +38,7 @@ from bubbleviz.model.profile import Source
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.report.late_ranks import describe_main_late_rank
+from bubbleviz.report.late_ranks import describe_lateness
 from bubbleviz.report.restrictions import list_restrictions
 from bubbleviz.sources.nccl.events import (
     ROOTED_OPERATIONS,
@@ -68,6 +68,7 @@ class Communication:
         hosts: Hostnames of all profiles, including profiles that could not be read.
         lateness: Which GPUs arrive last at collectives, or None if unknown.
         gpu_names: Display name of each GPU in the profiles.
+        gpu_hosts: Host of each GPU in the profiles.
     """
 
     operations: Communications
@@ -80,13 +81,14 @@ class Communication:
     hosts: tuple[str, ...] = ()
     lateness: Lateness | None = None
     gpu_names: tuple[str, ...] = ()
+    gpu_hosts: tuple[str, ...] = ()
 
     @property
     def late_sentence(self) -> str:
         """Description of the GPU for which others usually wait, or "" if there is none."""
-        if self.lateness is None or self.lateness.main is None:
+        if self.lateness is None:
             return ""
-        return describe_main_late_rank(self.lateness, self.gpu_names[self.lateness.main.rank])
+        return describe_lateness(self.lateness, self.gpu_names.__getitem__, self.gpu_hosts)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -190,18 +192,21 @@ def measure_communication(
 def _add_lateness(communication: Communication, profiles: Sequence[NcclProfile]) -> Communication:
     """Add the GPUs that arrive last at collectives, and the names of all GPUs.
 
-    A GPU is named after its rank in the run if the files contain it, otherwise after its host,
-    process and device.
+    A GPU is named after its rank in the run if the files contain it, otherwise after its host and
+    device. The process is added if names would be equal.
     """
     table = communication.operations
     places = [place for profile in profiles for place in profile.kernels.places]
-    names = [f"{host} pid {pid} GPU {gpu}" for pid, gpu, host in places]
+    names = [f"{host} GPU {gpu}" for _, gpu, host in places]
+    if len(set(names)) < len(names):
+        names = [f"{host} pid {pid} GPU {gpu}" for pid, gpu, host in places]
     is_known = (table.timing == Timing.KERNEL) & (table.gpu != NONE) & (table.run_rank != NONE)
     pairs = find_distinct_rows(table.gpu, table.run_rank, mask=is_known)
     for gpu, rank in pairs.T.tolist():
         names[gpu] = f"rank {rank} ({places[gpu][2]})"
     lateness = measure_late_devices(table, profiles) if len(places) > 1 else None
-    return replace(communication, lateness=lateness, gpu_names=tuple(names))
+    hosts = tuple(host for _, _, host in places)
+    return replace(communication, lateness=lateness, gpu_names=tuple(names), gpu_hosts=hosts)
 
 
 def merge_communication(
