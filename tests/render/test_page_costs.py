@@ -203,17 +203,16 @@ def test_the_page_shows_how_much_extra_work_fits(opened: Open, tmp_path: Path) -
     report = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="12ms", piece="2ms")
     extra = report.extra_work
     assert extra is not None
-    for page in (report, saved(report, tmp_path)):
-        web_page = opened(page)
-        *stages, shared = read_cells(web_page.page.locator("#extra-work tbody tr"))
+    web_page = opened(saved(report, tmp_path))
+    *stages, shared = read_cells(web_page.page.locator("#extra-work tbody tr"))
 
-        assert "Extra work" in contents_of(web_page)
-        for row, slots in zip(stages, extra.stages, strict=True):
-            kinds = (slots.warm_up_pieces, slots.between_pieces, slots.drain_pieces)
-            assert row[:5] == [str(slots.stage), *(f"{n:.0f}" for n in (*kinds, slots.pieces))]
-            assert float(row[5]) == pytest.approx(slots.fitting_ns / 1e6)
-        assert float(shared[5]) == pytest.approx(extra.fitting_ns / 1e6)
-        assert find_violations(web_page) == []
+    assert "Extra work" in contents_of(web_page)
+    assert "The longest bubble lasts 6.00 ms." in find_section(web_page, "extra-work").inner_text()
+    for row, slots in zip(stages, extra.stages, strict=True):
+        kinds = (slots.warm_up_pieces, slots.between_pieces, slots.drain_pieces)
+        assert row[:5] == [str(slots.stage), *(f"{n:.0f}" for n in (*kinds, slots.pieces))]
+        assert float(row[5]) == pytest.approx(slots.fitting_ns / 1e6)
+    assert float(shared[5]) == pytest.approx(extra.fitting_ns / 1e6)
 
 
 def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
@@ -243,7 +242,9 @@ def in_bytes(tmp_path_factory: pytest.TempPathFactory) -> Report:
     traces = write_traces(folder / "nsys" / "node0.sqlite", folder)
     for trace, truth in zip(traces, TRUTH, strict=True):
         plant_memory(trace, truth, ())
-    return bubbleviz.analyze(traces, what_if=True, memory_limit="1.1GB")
+    return bubbleviz.analyze(
+        traces, what_if=True, memory_limit="1.1GB", extra_work="12ms", piece="2ms"
+    )
 
 
 def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_path: Path) -> None:
@@ -309,12 +310,12 @@ def test_the_line_connects_the_schedules_that_no_other_beats(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1024, 1280])
 def test_the_costs_break_no_rule_of_accessibility(
-    scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
+    scheme: str, in_bytes: Report, opened: Open, tmp_path: Path
 ) -> None:
-    for report in (in_bytes, analyze_serving(tmp_path)[0], analyze_planting(RUN)):
-        web_page = opened(report, width=width, scheme=scheme)
+    # The first page has memory, slowdowns and extra work, the second one has chunks.
+    for report in (in_bytes, analyze_serving(tmp_path)[0]):
+        web_page = opened(report, width=1024, scheme=scheme)
         assert find_violations(web_page) == []
         widths = web_page.run(
             "const own = document.documentElement; return [own.scrollWidth, own.clientWidth]"
