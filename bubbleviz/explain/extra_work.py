@@ -2,7 +2,8 @@
 
 The extra work is a job, such as an encoder, that is divided into indivisible pieces of equal
 length. A piece runs inside a single bubble and ends before the bubble does, so that it delays
-nothing. A bubble of length d therefore takes ``floor(d / piece)`` pieces::
+nothing. A bubble of length d therefore takes ``floor(d / piece)`` pieces. If the job is not a
+multiple of the piece, the last piece is shorter, and may fit next to them::
 
     stage 0   [F0][F1]··············[B0]····[F2]
     pieces            ├─┤├─┤├─┤├─┤      ├─┤          5 pieces
@@ -76,6 +77,8 @@ class ExtraWork:
         stages: One entry per stage, in pipeline order. If stages are unknown, one entry per rank.
         fitting_ns: Time of the job that fits if the stages share its pieces, as a mean over
             iterations.
+        longest_ns: Length of the longest bubble in which the job could run, on any rank of
+            ``stages``.
     """
 
     work_ns: int
@@ -84,6 +87,7 @@ class ExtraWork:
     iterations: int
     stages: tuple[StageSlots, ...]
     fitting_ns: float
+    longest_ns: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +161,8 @@ def fit_extra_work(
         for iteration in iterations
         if iteration.averaged and iteration.ratios[ratio].value is not None
     ]
-    pieces, idle_ns = _count_pieces(bubbles, len(stages), len(iterations), counted, piece_ns)
+    counts = _count_pieces(bubbles, len(stages), len(iterations), counted, piece_ns)
+    pieces, unused_ns = counts.pieces, counts.unused_ns
     chosen = _choose_ranks(stages, pieces.sum(axis=(1, 2)))
     stage_slots = []
     for rank_index in chosen:
@@ -166,11 +171,13 @@ def fit_extra_work(
         slots_of_rank = StageSlots(
             stage=NONE if stage is None else stage,
             rank=rank_index,
-            idle_ns=float(idle_ns[rank_index].mean()),
+            idle_ns=float(counts.idle_ns[rank_index].mean()),
             warm_up_pieces=warm_up,
             between_pieces=between,
             drain_pieces=drain,
-            fitting_ns=_measure_fitting(of_rank.sum(axis=1), work_ns, piece_ns),
+            fitting_ns=_measure_fitting(
+                of_rank.sum(axis=1), unused_ns[rank_index], work_ns, piece_ns
+            ),
         )
         stage_slots.append(slots_of_rank)
     return ExtraWork(
@@ -179,13 +186,37 @@ def fit_extra_work(
         ratio=ratio,
         iterations=len(counted),
         stages=tuple(stage_slots),
-        fitting_ns=_measure_fitting(pieces[chosen].sum(axis=(0, 2)), work_ns, piece_ns),
+        fitting_ns=_measure_fitting(
+            pieces[chosen].sum(axis=(0, 2)),
+            unused_ns[chosen].max(axis=0, initial=0),
+            work_ns,
+            piece_ns,
+        ),
+        longest_ns=int(counts.longest_ns[chosen].max(initial=0)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _PieceCounts:
+    """What fits into the bubbles of each rank in each counted iteration.
+
+    Attributes:
+        pieces: Number of pieces, shape (ranks, counted iterations, kinds of bubbles).
+        idle_ns: Time of the bubbles, shape (ranks, counted iterations).
+        longest_ns: Length of the longest bubble, shape (ranks, counted iterations).
+        unused_ns: Longest time that pieces leave unused in a single bubble, shape (ranks, counted
+            iterations).
+    """
+
+    pieces: Ints
+    idle_ns: Ints
+    longest_ns: Ints
+    unused_ns: Ints
 
 
 def _count_pieces(
     bubbles: Bubbles, n_ranks: int, n_iterations: int, counted: list[int], piece_ns: int
-) -> tuple[Ints, Ints]:
+) -> _PieceCounts:
     """Count the pieces that fit into the bubbles of each rank in the counted iterations.
 
     Args:
@@ -194,10 +225,6 @@ def _count_pieces(
         n_iterations: Number of iterations.
         counted: Indices of the counted iterations. If there are none, the results are 0.
         piece_ns: Length of a piece.
-
-    Returns:
-        pieces: Number of pieces, shape (ranks, counted iterations, kinds of bubbles).
-        idle_ns: Time of the bubbles, shape (ranks, counted iterations).
     """
     slots = find_slots(bubbles, n_ranks, n_iterations)
     position = np.full(n_iterations, NONE)
@@ -205,12 +232,14 @@ def _count_pieces(
     rows = np.flatnonzero(position[slots.iteration] >= 0)
     rank, column = slots.rank[rows], position[slots.iteration[rows]]
     length_ns = (slots.end_ns - slots.start_ns)[rows]
-    n_columns = max(len(counted), 1)
-    pieces = np.zeros((n_ranks, n_columns, 3), np.int64)
-    idle_ns = np.zeros((n_ranks, n_columns), np.int64)
+    shape = n_ranks, max(len(counted), 1)
+    pieces = np.zeros((*shape, 3), np.int64)
+    idle_ns, longest_ns, unused_ns = np.zeros((3, *shape), np.int64)
     np.add.at(pieces, (rank, column, slots.kind[rows]), length_ns // piece_ns)
     np.add.at(idle_ns, (rank, column), length_ns)
-    return pieces, idle_ns
+    np.maximum.at(longest_ns, (rank, column), length_ns)
+    np.maximum.at(unused_ns, (rank, column), length_ns % piece_ns)
+    return _PieceCounts(pieces, idle_ns, longest_ns, unused_ns)
 
 
 def _choose_ranks(stages: Sequence[int | None], pieces: Ints) -> list[int]:
@@ -231,12 +260,19 @@ def _choose_ranks(stages: Sequence[int | None], pieces: Ints) -> list[int]:
     return chosen + [rank for rank in ranks if stages[rank] is None]
 
 
-def _measure_fitting(pieces: Ints, work_ns: int, piece_ns: int) -> float:
+def _measure_fitting(pieces: Ints, unused_ns: Ints, work_ns: int, piece_ns: int) -> float:
     """Return how much of a job fits, as a mean over iterations.
+
+    The last piece is shorter if the job is not a multiple of the piece. It runs where another piece
+    would fit, or in the time that other pieces leave unused in a bubble.
 
     Args:
         pieces: Number of pieces that fit in each iteration.
+        unused_ns: Longest time that pieces leave unused in a single bubble, for each iteration.
         work_ns: Length of the job.
         piece_ns: Length of a piece.
     """
-    return float(np.minimum(pieces * piece_ns, work_ns).mean())
+    n_full, last_ns = divmod(work_ns, piece_ns)
+    has_room = (pieces > n_full) | (unused_ns >= last_ns)
+    fitting_ns = np.minimum(pieces, n_full) * piece_ns + np.where(has_room, last_ns, 0)
+    return float(fitting_ns.mean())

@@ -8,6 +8,8 @@ from bubbleviz.errors import UsageError
 
 #: Pattern of a time: a decimal number and a unit, in two groups.
 TIME_PATTERN = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
+#: Maximum time of an option, in ns. It fits into 64 bits.
+_MAX_NS = 10**18
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -33,10 +35,12 @@ def parse_duration(text: str, option: str) -> int:
         option: Name of the option that contains the time, for messages.
 
     Raises:
-        UsageError: The text is not a time, or the time is 0.
+        UsageError: The text is not a time, or the time is 0 or longer than 1,000,000,000 s.
     """
     match = re.fullmatch(TIME_PATTERN, text)
     if match is not None and (time_ns := convert_to_ns(match[1], match[2])) > 0:
+        if time_ns > _MAX_NS:
+            raise UsageError(f"{option} {text[:60]!r}: must be at most {_MAX_NS // 10**9:,} s")
         return time_ns
     number = text.strip()
     is_unit_missing = re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,9})?", number) is not None

@@ -441,6 +441,7 @@ def _make_extra_work(extra: ExtraWork | None) -> summary.ExtraWorkEntry | None:
         ],
         fitting_ns=extra.fitting_ns,
         rest_ns=extra.work_ns - extra.fitting_ns,
+        longest_ns=extra.longest_ns,
     )
 
 

@@ -842,6 +842,8 @@ class ExtraWorkEntry(Struct, frozen=True):
         fitting_ns: Time of the job that fits if the stages share its pieces, as a mean over
             iterations.
         rest_ns: Time of the shared job that does not fit.
+        longest_ns: Length of the longest bubble in which the job could run, on the ranks of
+            ``stages``.
     """
 
     work_ns: Count
@@ -851,6 +853,7 @@ class ExtraWorkEntry(Struct, frozen=True):
     stages: list[StageSlotsEntry]
     fitting_ns: Positive
     rest_ns: Positive
+    longest_ns: Count
 
 
 class WarmUpEntry(Struct, frozen=True):

@@ -47,6 +47,9 @@ def fit_slowly(report: Report, work_ns: int, piece_ns: int) -> tuple[dict[int, l
     placed: dict[int, dict[int, list[int]]] = {
         rank.index: {index: [0, 0, 0] for index in counted} for rank in report.ranks
     }
+    room: dict[int, dict[int, list[int]]] = {
+        rank.index: {index: [] for index in counted} for rank in report.ranks
+    }
     slots: list[list[int]] = []
     for row in range(len(bubbles)):
         rank, iteration = int(bubbles.rank[row]), int(bubbles.iteration[row])
@@ -69,16 +72,32 @@ def fit_slowly(report: Report, work_ns: int, piece_ns: int) -> tuple[dict[int, l
         while now + piece_ns <= end:
             placed[rank][iteration][kind] += 1
             now += piece_ns
-    by_stage, shared = {}, dict.fromkeys(counted, 0)
+        room[rank][iteration].append(end - start)
+    by_stage: dict[int, list[float]] = {}
+    shared: dict[int, list[int]] = {index: [] for index in counted}
     for stage in sorted({rank.stage for rank in report.ranks if rank.stage is not None}):
         ranks = [rank.index for rank in report.ranks if rank.stage == stage]
         chosen = min(ranks, key=lambda rank: sum(map(sum, placed[rank].values())))
         kinds = np.array(list(placed[chosen].values())).mean(axis=0).tolist()
-        fitting = [min(sum(counts) * piece_ns, work_ns) for counts in placed[chosen].values()]
+        fitting = [place_job(room[chosen][index], work_ns, piece_ns) for index in counted]
         by_stage[stage] = [*kinds, float(np.mean(fitting))]
-        for index, counts in placed[chosen].items():
-            shared[index] += sum(counts)
-    return by_stage, float(np.mean([min(n * piece_ns, work_ns) for n in shared.values()]))
+        for index in counted:
+            shared[index] += room[chosen][index]
+    shared_ns = [place_job(bubbles_ns, work_ns, piece_ns) for bubbles_ns in shared.values()]
+    return by_stage, float(np.mean(shared_ns))
+
+
+def place_job(bubbles_ns: list[int], work_ns: int, piece_ns: int) -> int:
+    """Return the time of a job that fits into bubbles, placing its longest pieces first."""
+    lengths_ns = [piece_ns] * (work_ns // piece_ns) + [work_ns % piece_ns]
+    room = list(bubbles_ns)
+    fitting_ns = 0
+    for length_ns in lengths_ns:
+        place = next((number for number, free_ns in enumerate(room) if free_ns >= length_ns), None)
+        if place is not None:
+            room[place] -= length_ns
+            fitting_ns += length_ns
+    return fitting_ns
 
 
 def check_against_slow(report: Report, extra: ExtraWork, work_ns: int, piece_ns: int) -> None:
@@ -96,11 +115,11 @@ def fixture_report(request: pytest.FixtureRequest) -> Report:
     return bubbleviz.analyze(FIXTURES / request.param)
 
 
-@given(st.integers(50_000, 9_000_000), st.integers(1, 20))
+@given(st.integers(50_000, 9_000_000), st.integers(1, 20), st.integers(0, 8_999_999))
 def test_fixtures_match_a_slow_reference(
-    fixture_report: Report, piece_ns: int, n_pieces: int
+    fixture_report: Report, piece_ns: int, n_pieces: int, last_ns: int
 ) -> None:
-    report, work_ns = fixture_report, n_pieces * piece_ns
+    report, work_ns = fixture_report, n_pieces * piece_ns + last_ns % piece_ns
     stages = [rank.stage for rank in report.ranks]
     extra = fit_extra_work(report.bubbles, stages, report.iterations, work_ns, piece_ns)
 
@@ -188,7 +207,7 @@ def test_all_outputs_contain_the_same_numbers(tmp_path: Path, cli: CommandLine) 
     entry = json.loads(files["json"].read_text())["extra_work"]
 
     assert (entry["work_ns"], entry["piece_ns"], entry["ratio"]) == (12e6, 1.5e6, "schedule")
-    # Stage 0 has bubbles of 3, 2, 2 and 2 ms, or of 9 ms in total.
+    # Stage 0 has bubbles of 6, 1, 1 and 1 ms, or of 9 ms in total.
     first = entry["stages"][0]
     assert first["idle_ns"] == pytest.approx(9e6)
     assert first["fitting_ns"] + first["rest_ns"] == pytest.approx(12e6)
@@ -213,6 +232,22 @@ def test_pictures_show_each_piece_or_each_bubble(piece: str, n_boxes: int) -> No
     assert "extra work" not in render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
 
 
+def test_a_shorter_last_piece_fits_next_to_other_pieces() -> None:
+    # Stage 0 has bubbles of 6, 1, 1 and 1 ms: two pieces of 2.5 ms, and a last one of 1 ms.
+    extra = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="6ms", piece="2.5ms").extra_work
+
+    assert extra is not None
+    assert extra.stages[0].pieces == 2
+    assert extra.stages[0].fitting_ns == 6e6
+
+
+def test_the_longest_bubble_is_named(cli: CommandLine) -> None:
+    run = str(FIXTURES / "1f1b")
+    shown = " ".join(cli.printed("analyze", run, "--extra-work", "40ms").split())
+
+    assert "The longest bubble lasts 6.000 ms." in shown
+
+
 def test_a_job_without_pieces_is_indivisible() -> None:
     extra = bubbleviz.analyze(FIXTURES / "1f1b", extra_work="6ms").extra_work
 
@@ -230,6 +265,7 @@ def test_a_job_without_pieces_is_indivisible() -> None:
         (("--extra-work", "120"), "did you mean 120ms?"),
         (("--extra-work", "12ms", "--piece", "1 hour"), "--piece '1 hour'"),
         (("--extra-work", "nan ms"), "must be a time"),
+        (("--extra-work", "999999999999s", "--piece", "1ns"), "at most 1,000,000,000 s"),
     ],
 )
 def test_wrong_jobs_are_refused(

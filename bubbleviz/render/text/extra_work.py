@@ -38,10 +38,11 @@ def list_extra_work(report: Report) -> Iterator[doc.Block]:
         drop_order=("idle ms",),
     )
     yield doc.Sentence(
-        f"Mean of {format_count(extra.iterations, 'iteration')}, {extra.ratio} window. Each stage "
-        "is represented by its rank with the fewest pieces, and runs the whole job; in the last "
-        "row, the stages share its pieces. Memory, kernel contention and data dependencies are "
-        "ignored (see: bubbleviz guide extra-work)"
+        f"Mean of {format_count(extra.iterations, 'iteration')}, {extra.ratio} window. The "
+        f"longest bubble lasts {doc.format_ms(extra.longest_ns)} ms. Each stage is represented by "
+        "its rank with the fewest pieces, and runs the whole job; in the last row, the stages "
+        "share its pieces. Memory, kernel contention and data dependencies are ignored (see: "
+        "bubbleviz guide extra-work)"
     )
 
 

@@ -14,7 +14,7 @@ function makeExtraWorkPanel(run) {
   const made = table(null, EXTRA_WORK_HEADERS, [...rows, makeRow("all, shared", totals, extra.fitting_ns, extra.rest_ns)], { id: "extra-work" });
   const job = `${formatInUnit(extra.work_ns, ms)} ms in pieces of ${formatInUnit(extra.piece_ns, ms)} ms`;
   return [
-    makeNote(`A job of ${job} in each iteration: what fits into the bubbles of the ${extra.ratio} window, mean of ${formatNumber(extra.iterations)} iterations. Each stage is represented by its rank with the fewest pieces, and runs the whole job; in the last row, the stages share its pieces. Memory, kernel contention and data dependencies are ignored.`),
+    makeNote(`A job of ${job} in each iteration: what fits into the bubbles of the ${extra.ratio} window, mean of ${formatCount(extra.iterations, "iteration")}. The longest bubble lasts ${formatInUnit(extra.longest_ns, ms)} ms. Each stage is represented by its rank with the fewest pieces, and runs the whole job; in the last row, the stages share its pieces. Memory, kernel contention and data dependencies are ignored.`),
     ...explainTable("extra work", made),
   ];
 }
