@@ -192,8 +192,8 @@ def test_moving_one_layer_takes_the_time_of_a_run_with_that_layout(
 ) -> None:
     planting = RUNS[name]
     report = find_layouts(planted(planting, tmp_path / "before"))
-    single = report.single_moves
-    assert single is not None
+    assert report.single_moves is not None
+    single = report.single_moves.single
     assert len(single.moves) == 6
 
     move = next(m for m in single.moves if (m.sender, m.receiver) == (3, 2))
@@ -215,9 +215,10 @@ def test_moving_one_layer_moves_its_memory(tmp_path: Path) -> None:
     rows = "\n".join(f"layers.{number},1,2,{10 + number},100" for number in range(4))
     model = read_layers(table(tmp_path, f"{HEAD},memory,resident\n{rows}\n"))
     run = replace(model, ran="1f1b", stages=2, microbatches=4, run_layout=Layout((0, 1), (0, 3, 4)))
-    single = find_layouts(run).single_moves
+    moves = find_layouts(run).single_moves
 
-    assert single is not None
+    assert moves is not None
+    single = moves.single
     assert single.peak_memory == (300 + 2 * (10 + 11 + 12), 100 + 13)
     (move,) = single.moves
     assert (move.layer, move.sender, move.receiver) == (2, 0, 1)
@@ -235,5 +236,5 @@ def test_moves_need_a_known_schedule(ran: str | None, tmp_path: Path) -> None:
     # A stage with a single layer keeps its layer.
     known = find_layouts(replace(run, ran="1f1b"))
     assert known.single_moves is not None
-    assert known.single_moves.moves == ()
+    assert known.single_moves.single.moves == ()
     assert "Moving one layer" not in render_plain_text(list_sections(known))

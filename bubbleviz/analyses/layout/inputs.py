@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.layout import layer_table
-from bubbleviz.analyses.layout.layer_memory import add_layer_memory, measure_layer_bytes
+from bubbleviz.analyses.layout.layer_memory import measure_layer_bytes
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.count.count import Counts, count
@@ -26,6 +26,7 @@ from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measure_memory
 from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import read_pipeline
+from bubbleviz.schedules.layout.divided_memory import add_layer_memory
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_layers, check_enough
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.plan import MeasuredMemory

@@ -47,17 +47,17 @@ def format_json(report: LayoutReport) -> str:
 
 def _list_move_values(report: LayoutReport) -> dict[str, Any] | None:
     """Return the JSON object for moves of a single layer, or None if they are not known."""
-    single = report.single_moves
-    if single is None:
+    run = report.single_moves
+    if run is None:
         return None
-    has_memory, placement = report.measured.memory, single.layout.placement
+    single, has_memory, placement = run.single, run.has_memory, run.single.layout.placement
     return {
-        "schedule": report.measured.ran,
+        "schedule": run.schedule,
         "makespan_ns": single.makespan_ns,
         "peak_memory": list(single.peak_memory) if has_memory else None,
         "moves": [
             {
-                "layer": report.question.layers.names[move.layer],
+                "layer": run.layer_names[move.layer],
                 "from_stage": move.sender,
                 "to_stage": move.receiver,
                 "from_device": placement[move.sender],

@@ -10,12 +10,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.report.layer_moves import RunMoves
 from bubbleviz.schedules.layout.best_layouts import (
     LayoutQuestion,
     ScheduleLayout,
     find_best_layouts,
 )
-from bubbleviz.schedules.layout.single_moves import SingleMoves, list_single_moves
+from bubbleviz.schedules.layout.single_moves import find_single_moves
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,16 @@ class LayoutReport:
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
 
     @property
-    def single_moves(self) -> SingleMoves | None:
+    def single_moves(self) -> RunMoves | None:
         """The effect of moving one layer in the run's layout, with the schedule that the run used.
 
         None if the layout or the schedule is unknown, or if the schedule has no fixed order.
         """
-        row = self.same
-        if row is None or row.plan is None or not (row.is_current_layout and row.exact):
+        ran, names = self.measured.ran, self.question.layers.names
+        single = None if ran is None else find_single_moves(self.question, ran)
+        if ran is None or single is None:
             return None
-        assert row.baseline is not None
-        return list_single_moves(self.question, row.plan, row.baseline)
+        return RunMoves(single, names, ran, self.measured.memory, self.measured.in_bytes)
 
 
 UNKNOWN_MEMORY = (

@@ -17,25 +17,16 @@ from bubbleviz.render.document import (
     format_ms,
     format_percent_cell,
 )
+from bubbleviz.render.text.layer_moves import list_layer_moves
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, compute_peak_memory
 from bubbleviz.schedules.layout.framework_options import (
     format_megatron_layout,
     list_torchtitan_modules,
 )
-from bubbleviz.schedules.layout.single_moves import LayerMove, SingleMoves
 
 #: Maximum number of layouts to show if the user named schedules.
 _MAX_SHOWN = 4
-#: Maximum number of moves of a single layer in the table.
-_MAX_MOVES = 16
-_NO_MEMORY = (
-    "what a move does to memory is unknown, because the run recorded no memory events "
-    "(bubbleviz guide memory)"
-)
-_ESTIMATED_MEMORY = (
-    "the memory after a move is an estimate: the weights of single layers are not recorded"
-)
 
 
 def list_sections(report: LayoutReport) -> Iterator[Block]:
@@ -57,7 +48,8 @@ def list_sections(report: LayoutReport) -> Iterator[Block]:
     yield HangingLines([("", line) for line in _list_legend_lines(report)])
     for row in select_layouts_to_show(report):
         yield from _show_layout(report, row)
-    yield from _list_single_moves(report)
+    if (moves := report.single_moves) is not None:
+        yield from list_layer_moves(moves)
     if measured.assumptions:
         yield Sentence("\nNot measured", style="bold")
         yield HangingLines([("  - ", to_one_line(text, 400)) for text in measured.assumptions])
@@ -182,58 +174,6 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     yield Table(title, list(_list_stage_rows(report, row, layout)), left=("",), wrap=("",))
     for framework, setting in _list_settings(layers, layout):
         yield HangingLines([(f"  {framework:<12}", setting)])
-
-
-def _list_single_moves(report: LayoutReport) -> Iterator[Block]:
-    """Yield a table of the moves of a single layer in the run's layout, shortest iteration first.
-
-    Nothing is yielded if the moves are not known.
-    """
-    single = report.single_moves
-    if single is None or not single.moves:
-        return
-    # The sort is stable, so equal moves stay in the order of the stages.
-    moves = sorted(single.moves, key=lambda move: move.makespan_ns)
-    rows = [_make_move_row(report, single, move) for move in moves[:_MAX_MOVES]]
-    length = format_ms(single.makespan_ns)
-    title = f"Moving one layer to the next stage, {report.measured.ran}: {length} ms now"
-    yield Table(
-        title,
-        rows,
-        left=("layer", "stages"),
-        n_omitted=len(moves) - len(rows),
-        hint=" (-o layout.json)",
-    )
-    if not report.measured.memory:
-        yield Sentence(_NO_MEMORY)
-        return
-    in_bytes = report.measured.in_bytes
-    peaks = [
-        f"{device}: {format_memory(peak, in_bytes=in_bytes)}"
-        for device, peak in enumerate(single.peak_memory)
-    ]
-    yield HangingLines([("peak memory now by device  ", ", ".join(peaks))])
-    yield Sentence(_ESTIMATED_MEMORY)
-
-
-def _make_move_row(report: LayoutReport, single: SingleMoves, move: LayerMove) -> dict[str, str]:
-    """Return the table row for the move of a single layer."""
-    saved = 1 - move.makespan_ns / single.makespan_ns if single.makespan_ns else None
-    cells = {
-        "layer": to_one_line(report.question.layers.names[move.layer], 30),
-        "stages": f"{move.sender} -> {move.receiver}",
-        "ms": format_ms(move.makespan_ns),
-        "saved\n%": format_percent_cell(saved),
-    }
-    if not report.measured.memory:
-        return cells
-    in_bytes, placement = report.measured.in_bytes, single.layout.placement
-    columns = {
-        "peak of\nsender": move.peak_memory[placement[move.sender]],
-        "peak of\nreceiver": move.peak_memory[placement[move.receiver]],
-        "highest\npeak": max(move.peak_memory),
-    }
-    return cells | {name: format_memory(peak, in_bytes=in_bytes) for name, peak in columns.items()}
 
 
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,9 @@ from bubbleviz.model.memory_sizes import format_memory
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import format_count, list_first, to_one_line
 from bubbleviz.render import document as doc
+from bubbleviz.render.text.layer_moves import list_layer_moves
 from bubbleviz.report.labels import format_operation, name_rank, truncate_name
+from bubbleviz.report.layer_moves import find_layer_moves
 from bubbleviz.report.memory import RankPeak
 from bubbleviz.report.prompt_chunks import (
     describe_split_time,
@@ -285,9 +287,13 @@ def list_peaks(report: Report) -> Iterator[doc.Block]:
         f"{name}; resident: weights, gradients and optimizer states, allocated when an iteration "
         "begins"
     )
+    moves = find_layer_moves(report)
+    if moves is not None:
+        yield from list_layer_moves(moves)
+        return
     yield doc.Sentence(
-        "the memory of single layers is not part of this report; to see what moving one layer does "
-        "to time and memory, run bubbleviz layout with the profiles"
+        "what moving one layer does to time and memory is unknown: the ranges of the layers or the "
+        "schedule are unknown (bubbleviz guide layout)"
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bubbleviz.errors import BubblevizError
+from bubbleviz.schedules import known
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, compute_peak_memory
 from bubbleviz.schedules.layout.layers import Layout
 from bubbleviz.schedules.plan import Plan
@@ -47,6 +50,30 @@ class SingleMoves:
     makespan_ns: int
     peak_memory: tuple[float, ...]
     moves: tuple[LayerMove, ...]
+
+
+def find_single_moves(question: LayoutQuestion, schedule: str) -> SingleMoves | None:
+    """Simulate every move of one layer in the current layout of a run.
+
+    Args:
+        question: The model and the run.
+        schedule: Name of the schedule that the run used.
+
+    Returns:
+        The moves, or None if the current layout is unknown, or if the schedule is unknown, has no
+        fixed order, or does not allow the sizes or the layout of the run.
+    """
+    layout = question.current_layout
+    if layout is None:
+        return None
+    with suppress(BubblevizError):
+        rule = known.find_schedule(schedule)
+        if rule.has_one_order:
+            chunks = 1 if rule.chunks == 1 else len(layout.placement) // question.stages
+            plan = rule.plan(question.stages, question.microbatches, chunks)
+            if question.recurrence(plan).placement == layout.placement:
+                return list_single_moves(question, plan, layout)
+    return None
 
 
 def list_single_moves(question: LayoutQuestion, plan: Plan, layout: Layout) -> SingleMoves:
