@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _DEVICES, _SHAPES = 3, 4
 #: Maximum number of similar files to name.
 _MAX_SIMILAR = 8
+#: Matches a number in a warning of a profiler.
+_NUMBER = re.compile("[0-9]+")
 #: Singular forms of row names whose plural is not simply formed with an "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
@@ -54,10 +57,8 @@ def describe_inspection(
     facts = [*_list_facts(inspection)]
     if not everything:
         facts.append(("rows", _format_row_counts(contents.tables)))
-    yield Sentence(
-        "".join(f"\n  {label:<13}{fact}" for label, fact in facts),
-        lead=to_one_line(source.path, 200),
-    )
+    yield Sentence("", lead=to_one_line(source.path, 200))
+    yield HangingLines([(f"  {label:<13}", fact) for label, fact in facts])
     noun = "GPU" if source.on_host else source.device
     yield HangingLines(
         [_describe_device(device, noun, uuid=everything) for device in contents.devices[:devices]]
@@ -127,12 +128,13 @@ def _format_row_counts(tables: Mapping[str, int | None]) -> str:
 def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
     """Return a key that is equal for similar files.
 
-    Similar files have the same format, versions, matching conventions and problems. Only the first
-    of several similar files is shown in full.
+    Similar files have the same format, versions, matching conventions and problems. Warnings of the
+    profiler may differ in counts. Only the first of several similar files is shown in full.
     """
     source = inspection.contents.source
     conventions = tuple(evidence.convention for evidence in inspection.evidence)
-    problems = (*inspection.missing, *inspection.candidates, *inspection.contents.warnings)
+    warnings = tuple(_NUMBER.sub("#", text) for text in inspection.contents.warnings)
+    problems = (*inspection.missing, *inspection.candidates, *warnings)
     return source.format, source.nsys_version, source.schema_version, conventions, problems
 
 

@@ -93,8 +93,9 @@ def _describe_host(host: str, gpus: list[list[ListedGpu]]) -> Limitation | None:
     if not unused or is_ambiguous:
         return None
     numbers = list_and_count([str(number) for number in sorted(unused)], _MAX_NAMED)
+    noun = "GPU" if len(unused) == 1 else "GPUs"
     reason = (
-        f"{host} lists {format_count(len(gpus), 'GPU')}, and no kernel or copy was recorded on GPU "
-        f"{numbers}"
+        f"{host} lists {format_count(len(gpus), 'GPU')}, and no kernel or copy was recorded on "
+        f"{noun} {numbers}"
     )
     return Limitation("GPUs without work", reason, kind=LimitationKind.DETAILS, hosts=(host,))

@@ -47,10 +47,10 @@ def test_gpus_without_work_are_named_once_per_host(tmp_path: Path, *, by_process
     files = [_write(tmp_path, f"{n}.sqlite", 100 + n, n, by_process=by_process) for n in range(2)]
 
     assert _find_reasons(bubbleviz.idle(files[0])) == [
-        "host lists 4 GPUs, and no kernel or copy was recorded on GPU 1, 2, 3"
+        "host lists 4 GPUs, and no kernel or copy was recorded on GPUs 1, 2, 3"
     ]
     assert _find_reasons(bubbleviz.idle(files)) == [
-        "host lists 4 GPUs, and no kernel or copy was recorded on GPU 2, 3"
+        "host lists 4 GPUs, and no kernel or copy was recorded on GPUs 2, 3"
     ]
 
 
@@ -70,4 +70,4 @@ def test_nothing_is_said_if_processes_share_a_number(tmp_path: Path) -> None:
 )
 def test_real_profiles_name_their_gpus(name: str, numbers: str, cli: CommandLine) -> None:
     _, _, stderr = cli("idle", get_real_file(f"nsys/{name}.sqlite"))
-    assert f"no kernel or copy was recorded on GPU {numbers}\n" in stderr
+    assert f"no kernel or copy was recorded on GPUs {numbers}\n" in stderr

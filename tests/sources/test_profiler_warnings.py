@@ -109,15 +109,25 @@ def test_warnings_about_a_process_with_ranges_but_no_cuda_events_are_shown(profi
 
 
 @pytest.mark.parametrize("severity", [1, 2])
-def test_events_that_hardware_tracing_dropped_are_counted(profile: Path, severity: int) -> None:
+def test_events_that_hardware_tracing_dropped_are_reported(profile: Path, severity: int) -> None:
     dropped = "Number of incomplete CUPTI events dropped:"
     hardware = (1, "Hardware tracing used for CUDA tracing", RANK)
     message = (severity, f"{dropped} \t102320.", RANK)
-    assert _list_reasons(profile, [hardware, message]) == [
-        f"nsys reported: {dropped} 102320; trace CUDA by software, with: nsys profile -t "
-        "cuda-sw,nvtx"
-    ]
-    assert _list_reasons(profile, [message]) == [f"nsys reported: {dropped} 102320."]
+    some = "nsys reported: Some incomplete CUPTI events were dropped"
+    advice = "trace CUDA by software, with: nsys profile -t cuda-sw,nvtx"
+    assert _list_reasons(profile, [hardware, message]) == [f"{some}; {advice}"]
+    assert _list_reasons(profile, [(2, CUDA, RANK), message]) == [f"{some}. {CUDA}"]
+    assert bubbleviz.inspect(profile).contents.warnings == (CUDA, f"{dropped} 102320.")
+
+
+def test_inspect_groups_files_whose_warnings_differ_in_counts(run: Path, cli: CommandLine) -> None:
+    for number, path in enumerate(sorted(run.glob("*.sqlite"))):
+        dropped = f"Number of incomplete CUPTI events dropped: {1000 + number}."
+        _write_messages(path, [(2, NVTX, RANK), (2, CUDA, RANK), (1, dropped, RANK)])
+
+    screen = cli.printed("inspect", run)
+    assert f"  nsys warned  {NVTX} {CUDA} Number" in screen
+    assert "and 1 similar file (-v)" in screen
 
 
 @pytest.mark.real_files

@@ -28,8 +28,8 @@ _MAX_WARNING, _MAX_SUBJECT_WORDS = 300, 4
 _SUBJECTS = ("CUDA", "CUPTI", "NVTX", "GPU", "NCCL")
 #: Start of warnings that no events were collected. Other messages report missing tables.
 _NOTHING_COLLECTED = "No "
-#: Part of messages that count events which hardware tracing recorded without their times.
-_DROPPED = "events dropped"
+#: Matches messages that count events which hardware tracing recorded without their times.
+_DROPPED = re.compile(r"Number of ([\w ]+ events) dropped: [0-9.]+")
 #: Queries for warnings of all processes, and without helper processes.
 _DIAGNOSTICS, _RELEVANT_DIAGNOSTICS = "target/diagnostics", "target/relevant_diagnostics"
 #: Next step if hardware tracing lost kernels.
@@ -186,13 +186,17 @@ def list_warnings(export: Export) -> tuple[str, ...]:
 def find_warnings(export: Export) -> tuple[Limitation, ...]:
     """Return a limitation with the warnings of nsys about missing events, or () if there are none.
 
-    The reason does not name the file, so that equal warnings of several files can be merged.
+    The reason contains neither the file nor counts of events, so that the warnings of several files
+    can be merged.
     """
     warnings = list_warnings(export)
     if not warnings:
         return ()
-    reason = f"nsys reported: {' '.join(warnings)}"
-    if any(_DROPPED in text for text in warnings) and is_traced_by_hardware(export):
+    dropped = [_DROPPED.sub(r"Some \1 were dropped.", text) for text in warnings]
+    dropped = [text for text in dropped if text not in warnings]
+    others = [text for text in warnings if not _DROPPED.match(text)]
+    reason = f"nsys reported: {' '.join([*dropped, *others])}"
+    if dropped and is_traced_by_hardware(export):
         reason = f"{reason.removesuffix('.')}; {TRACE_BY_SOFTWARE}"
     return (Limitation("possibly missing events", reason, kind=LimitationKind.PROFILER_WARNING),)
 
