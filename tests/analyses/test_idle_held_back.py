@@ -21,6 +21,7 @@ from bubbleviz.render.text.terminal import render_plain_text
 from tests.support.idle_runs import US, c, get_only_rank, k, r
 from tests.support.nsys_exports import C, K, M, write_profile
 from tests.support.synchronized_exports import Rec, Wait, add_synchronization
+from tests.support.torch_traces import write_traces
 
 ALL_TO_ALL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 CALLS = [c(-10, -8, 1), c(0, 2, 2), c(10, 12, 3)]
@@ -74,6 +75,22 @@ def test_communication_behind_a_kernel_in_the_same_queue_is_found(tmp_path: Path
     assert list_tables(report)["Held back"].rows[0]["ms/step"] == "0.035"
     document = json.loads(as_json(report, 1))["ranks"][0]
     assert document["held_back"][0]["held_ns"] == document["held_back_ns"] == 71 * US
+
+
+@pytest.mark.parametrize("has_event", [True, False])
+def test_a_pytorch_trace_gives_the_same(has_event: bool, tmp_path: Path) -> None:
+    calls = CALLS
+    events: tuple[list[Rec], list[Wait]] = ([], [HOST_WAIT])
+    if has_event:
+        calls = [*CALLS, RECORDING, WAITING]
+        events = ([Rec(7, 42, 8, pairing=9)], [Wait(4, 20, 42, 9, pairing=9)])
+    file = write(tmp_path, BEHIND_START, calls, events=events)
+    (trace,) = write_traces(file, tmp_path)
+    rank, expected = (get_only_rank(bubbleviz.idle(path)) for path in (trace, file))
+
+    assert rank.are_events_recorded
+    assert list_held(rank) == list_held(expected)
+    assert len(rank.held_back) == (0 if has_event else 1)
 
 
 def test_communication_behind_a_kernel_that_fills_the_device_is_found(tmp_path: Path) -> None:

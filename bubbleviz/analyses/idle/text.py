@@ -366,13 +366,13 @@ def make_kernel_table(
 
 
 def _list_copies(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Table]:
-    """Yield the table of copies, and the copies of each device if there are several devices.
+    """Yield the table of copies, and the copies of each device if several devices made copies.
 
     No table is yielded if the profiles record no details of copies.
     """
     if measurement.copies():
         yield make_copy_table(measurement, top)
-    if measurement.copies() and len(measurement.devices) > 1:
+    if sum(bool(rank.copies) for rank in measurement.devices) > 1:
         yield _make_device_copy_table(measurement, top)
 
 
@@ -471,8 +471,8 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, copies, activities, waits and late ranks, by title.
 
     The tables of copies, host activities, held-back communication and late ranks are left out if
-    they have no rows. Copies by device are left out if there is only one device. The number of rows
-    per table is limited to ``MAX_SHOWN_DEVICES``.
+    they have no rows. Copies by device are left out if only one device made copies. The number of
+    rows per table is limited to ``MAX_SHOWN_DEVICES``.
     """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES, full_names=True)
     # Long names go to the right of the numbers.
