@@ -55,6 +55,7 @@ class LimitationKind(Enum):
     EARLIER_STAGES_UNKNOWN = auto()  # an unknown number of earlier stages has no profile
     INNER_STAGES_UNKNOWN = auto()  # an unknown number of stages in between has no profile
     STAGE_COLUMN_INCOMPLETE = auto()  # the column stage of a table lacks a stage
+    CHUNKS_ASSUMED = auto()  # the configuration is missing, so ranks may have several chunks
     COMMUNICATION_COUNTED = auto()  # kernels that look like communication count as compute
     WAITING_COUNTED = auto()  # kernels that wait for other ranks count as compute
     STAGES_WITHOUT_GPU_WORK = auto()  # stages have ranges but no GPU work

@@ -202,15 +202,16 @@ def _record_launches(report: Report) -> str:
 def _check_for_missing(report: Report) -> str:
     """Return the advice to check for missing profiles, along with the first sign of one.
 
-    The work of a missing stage would appear as a transfer between its neighbors.
+    The work of a missing stage would appear as a transfer between its neighbors. So would a second
+    model chunk, if the number of chunks is only assumed.
     """
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     reasons = [note.reason for note in report.limitations if note.kind is kind]
     sign = f": {reasons[0].partition(';')[0]}" if reasons else ""
-    return (
-        f"Check for missing profiles{sign}. If none is missing, confirm this by passing "
-        "--parallel tp=,pp=,dp="
-    )
+    confirm = "confirm this by passing --parallel tp=,pp=,dp="
+    if any(note.kind is LimitationKind.CHUNKS_ASSUMED for note in report.limitations):
+        confirm = "ranks have several model chunks: copy config.json of the run to the same folder"
+    return f"Check for missing profiles{sign}. If none is missing, {confirm}"
 
 
 def _add_ranks(report: Report) -> str:

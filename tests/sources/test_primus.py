@@ -104,6 +104,27 @@ def test_without_the_sizes_one_chunk_is_assumed(dumped: DumpedRun) -> None:
     assert "each rank has one model chunk" in reason
 
 
+def test_without_the_sizes_a_rank_that_is_skipped_is_missing(dumped: DumpedRun) -> None:
+    (dumped.folder / "config.json").unlink()
+    dumped.rank_file(1).unlink()
+
+    report = bubbleviz.analyze(dumped.folder)
+
+    assert report.incomplete
+    assert "ranks without a profile" in [entry.what for entry in report.limitations]
+    assert "column stage" not in (report.what_to_do_first or "")
+
+
+def test_without_the_sizes_chunks_look_like_missing_stages(tmp_path: Path) -> None:
+    run = write_dumped_run(tmp_path, "interleaved-1f1b", 4, 8, 2)
+    (run.folder / "config.json").unlink()
+
+    advice = bubbleviz.analyze(run.folder).what_to_do_first or ""
+
+    assert advice.startswith("Check for missing profiles")
+    assert "ranks have several model chunks: copy config.json of the run" in advice
+
+
 def test_a_pass_that_was_recorded_as_both_is_a_forward_and_a_backward(tmp_path: Path) -> None:
     """Primus records a combined forward and backward twice, with the same times."""
     passes = {"fwd": ([0.0, 4.0], [1.0, 7.0], [0, 1]), "bwd": ([4.0, 8.0], [7.0, 10.0], [0, 1])}

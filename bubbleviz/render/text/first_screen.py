@@ -50,7 +50,12 @@ _CLOCK_BOUNDS = 0.005
 #: The worst iteration is named only if it exceeds the mean by these absolute and relative amounts.
 _FAR, _FAR_TIMES = 0.02, 0.1
 #: Kinds of limitations that the first screen only counts.
-_MINOR = (LimitationKind.OTHER, LimitationKind.DETAILS, LimitationKind.ITERATIONS_MATCHED)
+_MINOR = (
+    LimitationKind.OTHER,
+    LimitationKind.DETAILS,
+    LimitationKind.ITERATIONS_MATCHED,
+    LimitationKind.CHUNKS_ASSUMED,
+)
 #: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
 

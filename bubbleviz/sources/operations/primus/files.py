@@ -153,9 +153,23 @@ class Dump:
         return sizes
 
     @property
+    def has_config(self) -> bool:
+        """Whether ``config.json`` contains the number of pipeline ranks."""
+        return self._sizes.pp_size is not None
+
+    @cached_property
     def n_stages(self) -> int | None:
-        """Number of pipeline ranks in the run, or None if unknown."""
-        return self._sizes.pp_size
+        """Number of pipeline ranks in the run, or None if unknown.
+
+        If there is no configuration, but the files in the folder skip a rank, the highest rank is
+        assumed to be the last one.
+        """
+        if self._sizes.pp_size is not None:
+            return self._sizes.pp_size
+        matches = (_FILE_NAME.search(str(path)) for path in Path(self.path).parent.iterdir())
+        ranks = {int(match[1]) for match in matches if match}
+        n_stages = max(ranks, default=0) + 1
+        return n_stages if len(ranks) < n_stages else None
 
     @property
     def has_replicas(self) -> bool:

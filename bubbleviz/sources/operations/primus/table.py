@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.model.columns import NONE, Ints, Table, join_tables, make_constant
 from bubbleviz.model.grouping import group_rows
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.operation_table import DeclaredRank, OperationTable
 from bubbleviz.model.operations import BusyIntervals
@@ -282,13 +282,16 @@ def _find_pauses(passes: _Passes) -> BusyIntervals:
 def _list_limitations(dump: Dump) -> Iterator[Limitation]:
     """Yield the limitations of a dump."""
     yield _START_LIMITATION
-    if dump.n_stages is None:
+    if not dump.has_config:
         assumption = "" if dump.n_chunks else ", and that each rank has one model chunk"
+        kind = LimitationKind.OTHER if dump.n_chunks else LimitationKind.CHUNKS_ASSUMED
         # Without the path, the limitation is reported only once for all files.
         yield Limitation(
             "the configuration of the run",
-            f"there is no config.json with pp_size next to the pp_rank_N.json files, so it is "
-            f"assumed that no rank is missing{assumption}; copy config.json from the same run",
+            "there is no config.json with pp_size next to the pp_rank_N.json files, so it is "
+            f"assumed that no higher rank is missing{assumption}; copy config.json from the same "
+            "run",
+            kind=kind,
         )
 
 
