@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bubbleviz.model.limitations import Limitation, LimitationKind, merge_limitations
-from bubbleviz.model.profile import Profile, get_pid
+from bubbleviz.model.profile import Device, Profile, get_pid
 from bubbleviz.model.texts import format_count, list_and_count
 
 #: Format of the profiles whose GPUs are compared. Others list GPUs that the job does not use.
@@ -42,19 +42,30 @@ def list_gpus(profile: Profile) -> tuple[ListedGpu, ...]:
     processes: dict[int, set[int]] = {}
     for process, device in profile.activities.ranks.tolist():
         processes.setdefault(device, set()).add(get_pid(process))
-    return tuple(
-        ListedGpu(
-            host=profile.source.host,
-            identity=device.uuid or device.pci or str(device.device_id),
-            device_id=device.device_id,
-            is_numbered_by_process=device.pid is not None,
-            processes=frozenset(
+    listed = [
+        _list_gpu(
+            profile.source.host,
+            device,
+            frozenset(
                 pid
                 for pid in processes.get(device.device_id, ())
                 if device.pid is None or device.pid == pid
             ),
         )
         for device in profile.devices
+    ]
+    hidden = [_list_gpu(profile.source.host, gpu, frozenset()) for gpu in profile.hidden_gpus]
+    return (*listed, *hidden)
+
+
+def _list_gpu(host: str, device: Device, processes: frozenset[int]) -> ListedGpu:
+    """Return the entry of a GPU on which the given processes ran work."""
+    return ListedGpu(
+        host=host,
+        identity=device.uuid or device.pci or str(device.device_id),
+        device_id=device.device_id,
+        is_numbered_by_process=device.pid is not None,
+        processes=processes,
     )
 
 

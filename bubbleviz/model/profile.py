@@ -512,6 +512,8 @@ class Profile:
         streams: Callable that returns the stream of each activity, or -1 if unknown. Each device of
             a process numbers its streams separately.
         copies: Callable that returns the table of copies.
+        hidden_gpus: GPUs of the host that no process in the file can use, such as GPUs that
+            ``CUDA_VISIBLE_DEVICES`` hides. Their device numbers are those of the CUDA driver.
     """
 
     source: Source
@@ -536,6 +538,7 @@ class Profile:
     process_labels: Mapping[int, str] = field(default_factory=dict)
     streams: Callable[[], Codes] | None = None
     copies: Callable[[], Copies] | None = None
+    hidden_gpus: tuple[Device, ...] = ()
 
     def place(self, process: int, device_id: int) -> str:
         """Return the display name of a device, after the label of its process if there is one."""

@@ -54,6 +54,22 @@ def test_gpus_without_work_are_named_once_per_host(tmp_path: Path, *, by_process
     ]
 
 
+def test_gpus_that_no_process_can_use_are_named(tmp_path: Path) -> None:
+    # CUDA_VISIBLE_DEVICES gave GPU n to process n, under the number 0.
+    files = [_write(tmp_path, f"{n}.sqlite", 100 + n, 0, by_process=True) for n in range(2)]
+    for number, path in enumerate(files):
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("DELETE FROM TARGET_INFO_CUDA_DEVICE WHERE gpuId != ?", (number,))
+            database.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET cudaId = 0")
+
+    assert _find_reasons(bubbleviz.idle(files[1])) == [
+        "host lists 4 GPUs, and no kernel or copy was recorded on GPUs 0, 2, 3"
+    ]
+    assert _find_reasons(bubbleviz.idle(files)) == [
+        "host lists 4 GPUs, and no kernel or copy was recorded on GPUs 2, 3"
+    ]
+
+
 def test_nothing_is_said_if_processes_share_a_number(tmp_path: Path) -> None:
     # CUDA_VISIBLE_DEVICES may have given different GPUs the number 0.
     files = [_write(tmp_path, f"{n}.sqlite", 100 + n, 0, by_process=False) for n in range(2)]

@@ -315,6 +315,7 @@ class NsysFile:
             memory=lambda: read_memory(export),
             streams=work.read_streams,
             copies=lambda: read_copies(export, activities, work.group),
+            hidden_gpus=target.read_hidden_gpus(export),
         )
 
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:

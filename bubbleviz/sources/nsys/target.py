@@ -88,18 +88,7 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
     driver (``cuDevice``), which may differ from ``id``. If no GPU has a ``cuDevice``, as in reports
     from 2020 that a newer nsys exported, ``id`` is used.
     """
-    rows = export.query_rows_if_possible(_GPUS)
-    gpus = {
-        export.to_integer(gpu): profile.Device(
-            None, export.to_integer(device), str(name), _parse_uuid(str(uuid)), str(pci) or None
-        )
-        for gpu, device, name, uuid, pci in rows
-    }
-    if all(gpu.device_id == NONE for gpu in gpus.values()):
-        gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
-    # If only some of the GPUs have a device number, CUDA does not use the remaining GPUs.
-    cuda_gpus = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
-    by_number = tuple(sorted(cuda_gpus, key=lambda d: d.device_id))
+    gpus = _read_gpus(export)
     unknown = profile.Device(None, NONE, "", None)
     by_process = []
     for pid, device, gpu_id, uuid in export.query_rows_if_possible(_CUDA_DEVICES):
@@ -112,7 +101,40 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
                 uuid=_parse_uuid(str(uuid)) or gpu.uuid,
             )
         )
-    return tuple(by_process) or by_number
+    return tuple(by_process) or tuple(gpus.values())
+
+
+def read_hidden_gpus(export: Export) -> tuple[profile.Device, ...]:
+    """Return the GPUs of the host that no process can use, in the order of their numbers.
+
+    The result is empty if the export does not list the CUDA devices of each process, or lists a
+    CUDA device without its GPU.
+    """
+    gpus = _read_gpus(export)
+    rows = export.query_rows_if_possible(_CUDA_DEVICES)
+    used = {export.to_integer(gpu_id) for _, _, gpu_id, _ in rows}
+    if not used or not used <= gpus.keys():
+        return ()
+    return tuple(gpu for gpu_id, gpu in gpus.items() if gpu_id not in used)
+
+
+def _read_gpus(export: Export) -> dict[int, profile.Device]:
+    """Return the GPUs that CUDA can use, keyed by ``id``, in the order of their device numbers.
+
+    A GPU's device number is its number in the CUDA driver, or ``id`` if no GPU has such a number.
+    """
+    rows = export.query_rows_if_possible(_GPUS)
+    gpus = {
+        export.to_integer(gpu): profile.Device(
+            None, export.to_integer(device), str(name), _parse_uuid(str(uuid)), str(pci) or None
+        )
+        for gpu, device, name, uuid, pci in rows
+    }
+    if all(gpu.device_id == NONE for gpu in gpus.values()):
+        gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
+    # If only some of the GPUs have a device number, CUDA does not use the remaining GPUs.
+    cuda_gpus = (item for item in gpus.items() if item[1].device_id != NONE)
+    return dict(sorted(cuda_gpus, key=lambda item: item[1].device_id))
 
 
 def _parse_uuid(text: str) -> str | None:
