@@ -131,8 +131,9 @@ class CopyEntry(Struct, frozen=True):
         count: Number of copies.
         bytes: Number of bytes copied, or None if the size of any copy is unknown.
         time_ns: Sum of the durations of all copies, including those that ran concurrently.
-        exposed_ns: Part of ``time_ns`` during which no kernel ran on the copy's device.
         gb_per_s: Throughput in gigabytes per second, or None if ``bytes`` is unknown.
+        exposed_ns: Part of ``time_ns`` during which no kernel ran on the copy's device, or None if
+            the report contains no such time.
     """
 
     direction: str
@@ -141,8 +142,8 @@ class CopyEntry(Struct, frozen=True):
     count: Count
     bytes: Count | None
     time_ns: int
-    exposed_ns: int
     gb_per_s: Finite | None
+    exposed_ns: int | None = None
 
 
 class IdleStep(Struct, frozen=True):
@@ -317,17 +318,17 @@ class IdleRank(Struct, frozen=True):
         awaited_communication_ns: Time of exposed communication for which a stream is proved to have
             waited.
         awaited_copy_ns: Time of exposed copies for which a stream is proved to have waited.
-        held_back: Communication that was ready, but started only with a kernel of another stream,
-            longest first.
-        held_back_ns: Time during which at least one communication kernel was held back.
-        are_events_recorded: Whether CUDA events were recorded. If not, ``held_back`` is an upper
-            bound, because communication may have waited for an event.
         launch_queue: Number of kernels and copies that had been launched but had not yet started,
             or None if unknown.
         gaps: Number of gaps, not counting kernel-to-kernel gaps.
         longest_gaps: The longest gaps, in descending order of length.
         relative_score: The fastest device's kernel time divided by this device's kernel time, over
             kernels that ran equally often on other devices. None if there are no such kernels.
+        held_back: Communication that was ready, but started only with a kernel of another stream,
+            longest first.
+        held_back_ns: Time during which at least one communication kernel was held back.
+        are_events_recorded: Whether CUDA events were recorded. If not, ``held_back`` is an upper
+            bound, because communication may have waited for an event.
     """
 
     index: int
@@ -359,13 +360,13 @@ class IdleRank(Struct, frozen=True):
     waits: tuple[ProvedWait, ...]
     awaited_communication_ns: int
     awaited_copy_ns: int
-    held_back: tuple[HeldBackCommunication, ...]
-    held_back_ns: int
-    are_events_recorded: bool
     launch_queue: LaunchQueue | None
     gaps: Count
     longest_gaps: list[GapEntry]
     relative_score: Finite | None
+    held_back: tuple[HeldBackCommunication, ...] = ()
+    held_back_ns: int = 0
+    are_events_recorded: bool = False
 
 
 class IdleSummary(Struct, frozen=True):

@@ -19,6 +19,7 @@ from bubbleviz.analyses.idle.text import first_screen, list_tables, sections
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import render_plain_text
+from bubbleviz.report.idle_summary import IdleRank
 from tests.support.columnar_exports import ARROW, PARQUET, Form, write_columnar
 from tests.support.edited_databases import edit_database
 from tests.support.needs import get_real_file
@@ -83,8 +84,8 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         "count": 2,
         "bytes": 3 * MB,
         "time_ns": 60_000,
-        "exposed_ns": 60_000,
         "gb_per_s": 50.0,
+        "exposed_ns": 60_000,
     }
     screen = render_plain_text(first_screen(report))
     assert "Copies by direction and memory (2 of 6; -v)" in screen
@@ -150,6 +151,21 @@ def test_the_text_and_the_page_list_the_copies_of_each_device(tmp_path: Path) ->
         [1_000],
         [60_000, 500],
     ]
+
+
+def test_reports_without_exposed_times_and_held_back_communication_load(tmp_path: Path) -> None:
+    document = json.loads(as_json(bubbleviz.idle([write_two_devices(tmp_path, 3 * MB)]), 1))
+    for rank in document["ranks"]:
+        for name in ("held_back", "held_back_ns", "are_events_recorded"):
+            del rank[name]
+        for copy in rank["copies"]:
+            del copy["exposed_ns"]
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(document))
+
+    ranks = [rank for rank in bubbleviz.load(path).ranks if isinstance(rank, IdleRank)]
+    assert [rank.held_back for rank in ranks] == [(), ()]
+    assert ranks[0].copies[0].exposed_ns is None
 
 
 def test_the_table_by_device_is_left_out_for_one_device(tmp_path: Path) -> None:
