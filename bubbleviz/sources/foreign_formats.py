@@ -27,6 +27,9 @@ _EXPORT_REPORT = "export the report with: nsys export --type sqlite REPORT.nsys-
 _MAX_HEADER_LINES = 40
 #: Number of bytes at the start of JSON that may contain the distinctive keys.
 _MAX_KEY_BYTES = 4096
+#: Match keys of traces from PyTorch, and of all traces for trace viewers (Trace Event Format). Names
+#: and categories in these traces may be the same as in files of other tools.
+_TORCH_KEY, _EVENT_KEY = b'"schemaVersion"', rb'"traceEvents"|"ph"\s*:'
 #: Separates the columns of a table in text.
 _DELIMITERS = re.compile(rb"[,;\t]")
 
@@ -96,9 +99,21 @@ def _contains(pattern: bytes) -> Callable[[bytes], bool]:
     return lambda head: _is_text(head) and re.search(pattern, head) is not None
 
 
-def _is_json_with(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return a test for JSON whose first bytes match a regular expression."""
-    return lambda head: is_json(head) and re.search(pattern, head[:_MAX_KEY_BYTES]) is not None
+def _is_json_with(pattern: bytes, without: bytes = b"(?!)") -> Callable[[bytes], bool]:
+    """Return a test for JSON whose first bytes match a regular expression.
+
+    Args:
+        pattern: The regular expression.
+        without: Regular expression that the first bytes must not match. The default matches
+            nothing.
+    """
+
+    def is_json_with(head: bytes) -> bool:
+        beginning = head[:_MAX_KEY_BYTES]
+        has_pattern = is_json(head) and re.search(pattern, beginning) is not None
+        return has_pattern and re.search(without, beginning) is None
+
+    return is_json_with
 
 
 def _passes_any(*tests: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
@@ -279,7 +294,9 @@ FOREIGN_FORMATS = (
         "JSON output of unitrace",
         "whose kernels are not linked to the calls that launched them",
         f"{_RECORD_XPU}, or {_WRITE_TABLE}",
-        _is_json_with(rb'"cat": "gpu_op"|^\s*\{ "traceEvents":\[\s*\{"ph": "\w", "tid": \d'),
+        _is_json_with(
+            rb'"cat": "gpu_op"|^\s*\{ "traceEvents":\[\s*\{"ph": "\w", "tid": \d', _TORCH_KEY
+        ),
     ),
     ForeignFormat(
         "a text report of unitrace",
@@ -349,7 +366,8 @@ FOREIGN_FORMATS = (
             rb'^\s*\{"Type":\d+,"\w+"|^\s*\{"type":"(?:String|ThreadName)"'
             rb'|^\s*\{"data":\s*\["\[Unknown\]"'
             rb'|"(?:CUPTI_ACTIVITY_KIND_|TARGET_INFO_|META_DATA_|ANALYSIS_|ENUM_NSYS_|NVTX_)[A-Z0-9_]+"'
-            rb'|"StringIds"'
+            rb'|"StringIds"',
+            _EVENT_KEY,
         ),
     ),
     ForeignFormat(
@@ -368,7 +386,7 @@ FOREIGN_FORMATS = (
         "an execution trace of PyTorch (Chakra)",
         "which contains operators but no kernel times",
         _PASS_TORCH_TRACE,
-        _is_json_with(rb'^\s*\{\s*"schema"\s*:\s*"[0-9.]+(?:-chakra[^"]*)?"'),
+        _is_json_with(rb'^\s*\{\s*"schema"\s*:\s*"[0-9.]+(?:-chakra[^"]*)?"\s*,\s*"pid"\s*:'),
     ),
     ForeignFormat(
         "a TensorBoard event file",

@@ -115,6 +115,21 @@ def test_a_table_with_a_column_of_nsys_is_not_a_report_of_nsys(header: str, tmp_
     assert find_reader(str(path)).name == "csv"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "gpu_op", "name": "gemm"}]}',
+        '{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "NVTX_EVENTS"}]}',
+        '[{"ph": "X", "name": "ANALYSIS_STEP", "args": {"StringIds": 1}}]',
+        '{"schema": "1.0", "rows": []}',
+    ],
+)
+def test_names_in_other_json_do_not_matter(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    assert identify_foreign_file(str(path)) is None
+
+
 def test_a_recording_that_nsys_did_not_convert_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run 1.qdstrm"
     path.write_bytes(b"\0\1\2")
