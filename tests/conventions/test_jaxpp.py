@@ -73,6 +73,26 @@ def test_weight_gradients_get_the_microbatches_of_their_backwards(tmp_path: Path
         assert operations.microbatch[rows].tolist() == list(range(8))
 
 
+def test_the_first_stage_may_compute_all_gradients_at_once(tmp_path: Path) -> None:
+    """JaxPP does not split the backwards of the first stage, and calls all of them bwdA_0."""
+    ratio = plant_jaxpp(tmp_path, "zb-h1", RANGE)
+    with closing(sqlite3.connect(tmp_path / "rank0.sqlite")) as database, database:
+        database.execute(
+            "UPDATE NVTX_EVENTS AS b SET end = (SELECT MIN(w.end) FROM NVTX_EVENTS AS w "
+            "WHERE w.text = 'bwdW_0' AND w.start >= b.end) WHERE text = 'bwdA_0'"
+        )
+        database.execute("DELETE FROM NVTX_EVENTS WHERE text = 'bwdW_0'")
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.bubble_ratio == pytest.approx(ratio, abs=1e-9)
+    phases = report.operations.phase[report.operations.rank == 0]
+    assert set(phases.tolist()) == {Phase.F, Phase.BW, Phase.OPTIMIZER}
+    assert report.schedule is not None
+    assert report.schedule.name == "zb-h1"
+    assert report.schedule.exact
+
+
 @pytest.mark.parametrize(("schedule", "backward"), [("1f1b", "bwd"), ("zb-h1", "bwdA")])
 def test_modules_of_an_xla_profile_are_tasks(schedule: str, backward: str, tmp_path: Path) -> None:
     """Instructions inside the modules have paths, too, but these name only parts of the tasks."""

@@ -132,3 +132,10 @@ def drop_eager_weights(order: Ints) -> Ints:
     is_eager = is_weight_of_previous & (get_kind(previous) == BACKWARD)
     rest: Ints = order[~np.append(False, is_eager)[: len(order)]]
     return rest
+
+
+def add_eager_weights(order: Ints) -> Ints:
+    """Insert a W directly after each backward."""
+    backward = np.flatnonzero(get_kind(order) == BACKWARD)
+    weights = order[backward] + (WEIGHTS - BACKWARD << _KIND)
+    return np.insert(order, backward + 1, weights)

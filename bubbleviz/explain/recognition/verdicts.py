@@ -176,7 +176,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
 
     The orders are compared with plans in three ways, and the first one that finds a schedule wins:
 
-    1. As they are.
+    1. As they are, or with each backward split on ranks that split none.
     2. With each W fused into its backward.
     3. With plans that have two directions.
 
@@ -198,7 +198,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
         families = [one_chunk, [rule for rule in rules if rule.chunks > 1]]
     # If microbatches enter at both ends of the pipeline, the inferred stages are wrong.
     readings = (
-        ((ran, *_split_into_replicas(ran)), 1),
+        ((ran, *_split_backwards(ran), *_split_into_replicas(ran)), 1),
         (_merge_backwards(ran), 1),
         ((ran.without_places,), 2),
     )
@@ -312,6 +312,23 @@ def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     if measure_split(fused) > MAX_DISTANCE or measure_split(ran.orders) <= MAX_DISTANCE:
         return ()
     return (replace(ran, orders=fused),)
+
+
+def _split_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+    """Split each backward into B and W on ranks without W, if other ranks have W.
+
+    For example, JaxPP never splits the backwards of the first stage, which computes no gradients of
+    inputs. The result contains these orders as one pipeline, or is empty if all ranks or no ranks
+    have W.
+    """
+    has_weights = [bool((codes.get_kind(order) == codes.WEIGHTS).any()) for order in ran.orders]
+    if all(has_weights) or not any(has_weights):
+        return ()
+    orders = tuple(
+        order if has_weight else codes.add_eager_weights(order)
+        for order, has_weight in zip(ran.orders, has_weights, strict=True)
+    )
+    return (replace(ran, orders=orders),)
 
 
 def _split_into_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
