@@ -83,14 +83,19 @@ def json_variants(path: Path) -> Iterator[str]:
 
 
 def json_line_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile in the lines of a recording, one key at a time.
+    """Make all strings of each key hostile in the lines of a file, one key at a time.
 
-    Keys are sorted, and each key is yielded after its change.
+    Keys are sorted, and each key is yielded after its change. Lines of recordings get a new
+    checksum. The file is compressed if the original file is compressed.
     """
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    good = path.read_bytes()
+    is_packed = good.startswith(b"\x1f\x8b")
+    text = gzip.decompress(good) if is_packed else good
+    lines = [json.loads(line) for line in text.splitlines()]
     for key in sorted({key for line in lines for key in _list_text_keys(line)}):
         hostile_lines = [_make_key_hostile(json.loads(json.dumps(line)), key) for line in lines]
-        path.write_text("".join(map(_format_checked_line, hostile_lines)))
+        content = "".join(map(_format_line, hostile_lines)).encode()
+        path.write_bytes(gzip.compress(content, mtime=0) if is_packed else content)
         yield key
 
 
@@ -216,7 +221,10 @@ def _make_hostile(value: Any) -> Any:
     return value
 
 
-def _format_checked_line(document: dict[str, Any]) -> str:
+def _format_line(document: dict[str, Any]) -> str:
+    """Return a document as one line, with a new checksum if the document has a checksum."""
+    if "crc" not in document:
+        return f"{json.dumps(document)}\n"
     del document["crc"]
     body = json.dumps(document, separators=(",", ":"))[:-1]
     return f"{body}{CRC_KEY}{zlib.crc32(body.encode())}}}\n"
