@@ -27,8 +27,8 @@ _EXPORT_REPORT = "export the report with: nsys export --type sqlite REPORT.nsys-
 _MAX_HEADER_LINES = 40
 #: Number of bytes at the start of JSON that may contain the distinctive keys.
 _MAX_KEY_BYTES = 4096
-#: Match keys of traces from PyTorch, and of all traces for trace viewers (Trace Event Format). Names
-#: and categories in these traces may be the same as in files of other tools.
+#: Match keys of traces from PyTorch, and of all traces in the Trace Event Format. Names in these
+#: traces may be the same as in files of other tools.
 _TORCH_KEY, _EVENT_KEY = b'"schemaVersion"', rb'"traceEvents"|"ph"\s*:'
 #: Separates the columns of a table in text.
 _DELIMITERS = re.compile(rb"[,;\t]")

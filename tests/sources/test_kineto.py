@@ -482,6 +482,20 @@ def test_devices_of_any_accelerator_are_devices(
     assert not report.limitations
 
 
+@pytest.mark.parametrize(("work", "activity"), [("kernel", "CUDA"), ("mtia_ccp_events", "MTIA")])
+def test_kernels_without_calls_are_refused_with_the_activity_of_their_device(
+    work: str, activity: str, tmp_path: Path
+) -> None:
+    events = [_make_range(0, 30, "F0"), _make_kernel(10, 10, 0, work)]
+    with pytest.raises(NothingToAnalyzeError) as caught:
+        bubbleviz.analyze(_trace(tmp_path / "a.json", events))
+    sentence = str(caught.value)
+    assert (
+        f"no {activity} API calls were recorded, so kernels cannot be linked to ranges" in sentence
+    )
+    assert f"ProfilerActivity.CPU, ProfilerActivity.{activity}])" in sentence
+
+
 def test_transfers_of_mtia_are_copies(tmp_path: Path) -> None:
     # The names of transfers start with "dma" (hta/common/types.py of
     # facebookresearch/HolisticTraceAnalysis).

@@ -440,7 +440,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         profile,
         {},
         _explain_empty_profile(trace, loss, len(profile.activities)),
-        "" if len(device_work.calls) else _UNLINKED,
+        "" if len(device_work.calls) else _explain_missing_calls(trace),
         # Queries by name ignore Python functions, except for module calls.
         is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
         other_prefix=_MODULE_PREFIX,
@@ -543,6 +543,24 @@ def _make_ranges(rows: EventRows, trace: _Trace) -> model.Ranges:
     return in_memory.make_ranges(start_ns, end_ns, trace.threads[rows.thread], name_id, names)
 
 
+def _advise_recording(device: str) -> str:
+    """Return the advice to record a run again, including the activity of its devices."""
+    activity = device if device in _NAMED_ACTIVITIES else "CUDA"
+    return (
+        "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
+        f"ProfilerActivity.{activity}])"
+    )
+
+
+def _explain_missing_calls(trace: _Trace) -> str:
+    """Explain why kernels without API calls cannot be analyzed, and name the next step."""
+    api = trace.device if trace.device in _NAMED_ACTIVITIES else trace.api
+    return (
+        f"no {api} API calls were recorded, so kernels cannot be linked to ranges; "
+        f"{_advise_recording(trace.device)}"
+    )
+
+
 def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
     """Explain why a recording has no activities and what to do. Return "" if it has activities.
 
@@ -557,7 +575,7 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
             "guide tables)"
         )
         loss = "the file is cut short before the first kernel or operator" if trace.is_cut else loss
-    remedy = f"copy the file again, or {_RECORD_AGAIN}"
+    remedy = f"copy the file again, or {_advise_recording(trace.device)}"
     if trace.is_cut:
         remedy = "copy the file again, or let the profiler finish writing it"
     return f"{loss}; {remedy}" if loss else ""
@@ -714,10 +732,5 @@ _COUNTED = (
 )
 #: Name prefix of Python function events that are module calls.
 _MODULE_PREFIX = "nn.Module: "
-_RECORD_AGAIN = (
-    "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
-    "ProfilerActivity.CUDA])"
-)
-_UNLINKED = (
-    "no CUDA API calls were recorded, so kernels cannot be linked to ranges; " + _RECORD_AGAIN
-)
+#: Devices whose activities have their own name in ``torch.profiler.ProfilerActivity``.
+_NAMED_ACTIVITIES = ("MTIA", "XPU")
