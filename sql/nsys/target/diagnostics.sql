@@ -1,4 +1,4 @@
--- Warnings and errors from nsys and its injected libraries, in the order of the export.
+-- Warnings and errors from nsys and its injected libraries, most severe first.
 --
 -- A message that counts dropped events is included, whatever its severity.
 --
@@ -8,4 +8,4 @@ FROM DIAGNOSTIC_EVENT AS event
 WHERE
     (event.severity >= 2 OR event.text LIKE '%events dropped%')
     AND event.text IS NOT NULL
-ORDER BY event.severity DESC, event._rowid_ ASC
+ORDER BY event.severity DESC, event.text ASC

@@ -1,4 +1,4 @@
--- Warnings and errors from nsys, without those about helper processes, in the order of the export.
+-- Warnings and errors from nsys, without those about helper processes, most severe first.
 --
 -- nsys warns about every process that it follows, such as data loaders and compilers. Helper
 -- processes are those from which nsys collected neither CUDA events nor ranges.
@@ -25,4 +25,4 @@ WHERE
         OR event.globalPid NOT IN (SELECT process FROM processes_without_cuda)
         OR event.globalPid IN (SELECT process FROM processes_with_ranges)
     )
-ORDER BY event.severity DESC, event._rowid_ ASC
+ORDER BY event.severity DESC, event.text ASC
