@@ -5,16 +5,18 @@
 --
 -- requires: DIAGNOSTIC_EVENT(severity, text, globalPid)
 WITH
-    processes_without_cuda AS (
-        SELECT event.globalPid AS process  -- process id
-        FROM DIAGNOSTIC_EVENT AS event
-        WHERE event.globalPid IS NOT NULL AND event.text LIKE 'No CUDA events collected%'
-    ),
-    processes_with_ranges AS (
-        SELECT event.globalPid AS process  -- process id
-        FROM DIAGNOSTIC_EVENT AS event
-        WHERE event.globalPid IS NOT NULL AND event.text LIKE 'Number of NVTX events collected%'
-    )
+processes_without_cuda AS (
+    SELECT event.globalPid AS process  -- process id
+    FROM DIAGNOSTIC_EVENT AS event
+    WHERE event.globalPid IS NOT NULL AND event.text LIKE 'No CUDA events collected%'
+),
+
+processes_with_ranges AS (
+    SELECT event.globalPid AS process  -- process id
+    FROM DIAGNOSTIC_EVENT AS event
+    WHERE event.globalPid IS NOT NULL AND event.text LIKE 'Number of NVTX events collected%'
+)
+
 SELECT event.text AS text  -- message
 FROM DIAGNOSTIC_EVENT AS event
 WHERE
@@ -22,7 +24,7 @@ WHERE
     AND event.text IS NOT NULL
     AND (
         event.globalPid IS NULL
-        OR event.globalPid NOT IN (SELECT process FROM processes_without_cuda)
-        OR event.globalPid IN (SELECT process FROM processes_with_ranges)
+        OR event.globalPid NOT IN (SELECT other.process FROM processes_without_cuda AS other)
+        OR event.globalPid IN (SELECT other.process FROM processes_with_ranges AS other)
     )
 ORDER BY event.severity DESC, event.text ASC
