@@ -146,6 +146,32 @@ class CopyEntry(Struct, frozen=True):
     exposed_ns: int | None = None
 
 
+class StepParts(Struct, frozen=True):
+    """Parts of the time from the start of a step's range to the end of the step's last work.
+
+    The time begins later if work that was launched before the step is still running.
+
+    Attributes:
+        preparing_ns: Time before the first work.
+        compute_ns: Time during which a kernel other than a communication kernel ran.
+        exposed_communication_ns: Time during which communication ran but compute did not.
+        exposed_copy_ns: Time during which a copy or memset ran, but no kernel.
+        idle_ns: Time after the first work during which nothing ran.
+    """
+
+    preparing_ns: Nanoseconds
+    compute_ns: Nanoseconds
+    exposed_communication_ns: Nanoseconds
+    exposed_copy_ns: Nanoseconds
+    idle_ns: Nanoseconds
+
+    @property
+    def total_ns(self) -> int:
+        """Sum of the parts."""
+        busy_ns = self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
+        return self.preparing_ns + busy_ns + self.idle_ns
+
+
 class IdleStep(Struct, frozen=True):
     """A step of a device: a host range, clipped to the span of the device's work.
 
@@ -158,6 +184,7 @@ class IdleStep(Struct, frozen=True):
         idle_ns: Time in the step during which the device was idle.
         duty_cycle: Busy time as a fraction of the length, or None if it is not measured.
         activities: Idle time in ns, grouped by activity, longest first.
+        parts: Parts of the time until the step's last work, or None if unknown.
     """
 
     name: str | None
@@ -168,6 +195,7 @@ class IdleStep(Struct, frozen=True):
     idle_ns: int
     duty_cycle: Finite | None
     activities: dict[str, int]
+    parts: StepParts | None = None
 
 
 class ProvedWait(Struct, frozen=True):

@@ -20,6 +20,7 @@ from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyzeError, UsageError
 from bubbleviz.model.window import parse_window
+from bubbleviz.report.idle_summary import StepParts
 from tests.support.idle_runs import (
     US,
     World,
@@ -242,6 +243,49 @@ def test_steps_add_up(world: World, lengths: list[int], first_start: int) -> Non
 
     for rank in report.ranks:
         check_sums(rank)
+        parts = [step.parts for step in rank.steps if step.parts is not None]
+        assert min((getattr(part, name) for part in parts for name in PARTS), default=0) >= 0
+        # The times of steps do not overlap, and only preparing may be before the span.
+        assert sum(part.total_ns - part.preparing_ns for part in parts) <= rank.span_ns
+
+
+PARTS = (
+    *("preparing_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns"),
+    "idle_ns",
+)
+
+
+def test_a_step_is_divided_until_its_last_work(tmp_path: Path) -> None:
+    """The second step is launched while the first step's work runs. The third launches nothing.
+
+    ::
+
+        us     0    10   20   30   40   50   60   70
+        steps  [   1    ][   2    ]    [   3    ]
+        work        ██████   ██ ███  ██
+        step        1        1  2    2
+    """
+    launches = [(2, 10, 22), (15, 28, 31), (22, 33, 40), (32, 44, 50)]
+    file = write_profile(
+        tmp_path,
+        [k(start, end, n) for n, (_, start, end) in enumerate(launches)],
+        [c(launch, launch + 1, n) for n, (launch, _, _) in enumerate(launches)],
+        [r(0, 20, "step 1"), r(20, 40, "step 2"), r(55, 75, "step 3")],
+    )
+    first, second, third, *_ = get_only_rank(bubbleviz.idle(file, step="step .*")).steps
+    assert first.parts == StepParts(10 * US, 15 * US, 0, 0, 6 * US)
+    assert second.parts == StepParts(2 * US, 13 * US, 0, 0, 4 * US)
+    assert third.parts is None
+    windowed = bubbleviz.idle(file, step="step .*", window="time:0.000035s-1s")
+    assert get_only_rank(windowed).steps[0].parts is None
+
+
+def test_preparing_counts_as_part_of_a_single_step(tmp_path: Path) -> None:
+    ranges = [r(0, 70, "ProfilerStep#3")]
+    file = write_profile(tmp_path, [k(30, 50, 1), k(60, 90, 2)], [c(1, 2, 1), c(3, 4, 2)], ranges)
+    cost = bubbleviz.idle(file, unprofiled_step="80us").profiling_cost
+    assert cost is not None
+    assert cost.profiled_ns == 90 * US
 
 
 def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> None:

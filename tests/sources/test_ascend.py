@@ -20,6 +20,7 @@ from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.copies import Direction
 from bubbleviz.progress import unwatched
+from bubbleviz.report.idle_summary import StepParts
 from bubbleviz.sources.ascend.profile_file import build_decoded
 from bubbleviz.sources.ascend.recording import read_recording
 from bubbleviz.sources.paths import find_profiles
@@ -79,15 +80,25 @@ def make_step() -> Process:
     return process
 
 
-def test_idle_gives_the_numbers_of_mindstudio(tmp_path: Path) -> None:
-    """``TraceStepTimeDbParser`` of torch_npu defines Computing, Free and exposed communication."""
+def test_idle_gives_the_numbers_of_mindstudio(tmp_path: Path, cli: CommandLine) -> None:
+    """``TraceStepTimeDbParser`` of torch_npu defines Computing, Free, Preparing and the rest."""
     (path,) = write_ascend(tmp_path, [make_step()])
-    (device,) = bubbleviz.idle([path]).devices
+    report = bubbleviz.idle([path])
+    (device,) = report.devices
 
     assert device.span_ns == 68 * US
     assert device.compute_ns == (12 + 6 + 4) * US
     assert device.exposed_communication_ns == (8 + 4 + 8) * US
     assert device.idle_ns == (20 + 6) * US
+    assert device.steps[0].parts == StepParts(8 * US, 22 * US, 20 * US, 0, 26 * US)
+    (rank,) = report.summarize().ranks
+    assert rank.steps[0].parts == device.steps[0].parts
+
+    text = tmp_path / "idle.txt"
+    report.save(text)
+    assert "Steps from their start on the host to their last work" in text.read_text("utf-8")
+    division = "step: preparing 0.008 + compute 0.022 + exp. comm. 0.020 + idle 0.026 = 0.076 ms"
+    assert division in cli("idle", str(path))[1]
 
 
 def test_a_profile_has_utc_rank_devices_and_named_work(tmp_path: Path) -> None:

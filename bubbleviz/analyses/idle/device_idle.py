@@ -15,7 +15,8 @@ from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
 from bubbleviz.analyses.idle.gaps import Device, Launches, list_lanes, measure_times, select_kinds
 from bubbleviz.analyses.idle.held_back import sum_held_back
 from bubbleviz.analyses.idle.proved_waits import COPY_NAME, find_proved_waits, get_work_name
-from bubbleviz.analyses.idle.report import COPIES, RankIdle, add_up_work
+from bubbleviz.analyses.idle.report import COPIES, RankIdle, StepIdle, add_up_work
+from bubbleviz.analyses.idle.step_parts import divide_steps
 from bubbleviz.analyses.idle.totals import sum_by_activity, sum_by_step
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import kinds
@@ -97,7 +98,13 @@ def measure_device(
         end_ns=end_ns,
         **lengths,
         activities=totals,
-        steps=sum_by_step(idle, device, times["busy"], steps, numbers.values),
+        steps=_add_parts(
+            sum_by_step(idle, device, times["busy"], steps, numbers.values),
+            device,
+            profile,
+            evidence,
+            times,
+        ),
         steps_by=steps.by,
         idle=replace(
             idle,
@@ -128,6 +135,40 @@ def measure_device(
         launch_queue=_measure_recorded_queue(profile, device, evidence),
         overhead_ns=intervals.measure(intervals.clip_intervals(device.overhead, start_ns, end_ns)),
     )
+
+
+def _add_parts(
+    totals: Sequence[StepIdle],
+    device: Device,
+    profile: Profile,
+    evidence: Evidence,
+    times: Mapping[str, intervals.Intervals],
+) -> tuple[StepIdle, ...]:
+    """Add the parts of the time until the last work of each step, if launches are known.
+
+    Args:
+        totals: The steps, followed by the time outside of all steps, if any.
+        device: The device.
+        profile: The profile of the device.
+        evidence: The evidence for idle time that was gathered from the profile.
+        times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
+    """
+    if not profile.launches_known or profile.source.on_host:
+        return tuple(totals)
+    activities = profile.activities
+    is_on_device = activities.rank == device.rank
+    is_before = is_on_device & (activities.start_ns < device.span_ns[0])
+    launched = np.flatnonzero(is_on_device & (evidence.call != NONE))
+    parts = divide_steps(
+        evidence.steps[device.process],
+        device,
+        times,
+        evidence.launched_ns[launched],
+        activities.end_ns[launched],
+        int(activities.end_ns[is_before].max(initial=np.iinfo(np.int64).min)),
+    )
+    divided = (replace(step, parts=part) for step, part in zip(totals, parts, strict=False))
+    return (*divided, *totals[len(parts) :])
 
 
 def _describe_device(device: Device, profile: Profile) -> dict[str, Any]:

@@ -244,6 +244,7 @@ def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
         idle_ns=step.idle_ns,
         duty_cycle=step.duty_cycle if is_measured else None,
         activities=dict(step.activities),
+        parts=step.parts,
     )
 
 

@@ -17,8 +17,9 @@ IDLE_NOUN = "idle share"
 def compare_steps(ranks: Sequence[RankIdle], unprofiled_ns: int) -> ProfilingCost:
     """Compare the named steps of devices with an unprofiled step.
 
-    A step lasts until the next one on the same device begins, or, if a device has a single step,
-    until its range ends. Recorded overhead is averaged over the span of a device.
+    A step lasts until the next one on the same device begins. If a device has a single step, it
+    lasts until its last work ends, or until its range ends if its last work is unknown. Recorded
+    overhead is averaged over the span of a device.
 
     Args:
         ranks: Devices and hosts with their steps.
@@ -53,7 +54,8 @@ def _list_step_lengths(rank: RankIdle) -> list[float]:
         # The first step is clipped to the device's first work.
         starts_ns = starts_ns[1:]
     periods_ns = [float(later_ns - start_ns) for start_ns, later_ns in pairwise(starts_ns)]
-    return periods_ns or [float(step.length_ns) for step in steps if step.length_ns]
+    lengths_ns = [step.parts.total_ns if step.parts else step.length_ns for step in steps]
+    return periods_ns or [float(length_ns) for length_ns in lengths_ns if length_ns]
 
 
 def describe_cost(measurement: IdleMeasurement) -> str:

@@ -23,6 +23,7 @@ from bubbleviz.report.idle_summary import (
     HeldBackCommunication,
     LaunchQueue,
     ProvedWait,
+    StepParts,
     WorkTotal,
 )
 from bubbleviz.report.late_ranks import describe_lateness
@@ -108,6 +109,7 @@ class StepIdle:
         busy_ns: Time in the step during which any kernel or copy ran.
         activities: (activity, idle time in ns) pairs, longest first.
         short_ns: Idle time in the short gaps that have no rows in :attr:`RankIdle.idle`.
+        parts: Parts of the time until the step's last work, or None if unknown.
     """
 
     name: str | None
@@ -117,6 +119,7 @@ class StepIdle:
     busy_ns: int
     activities: tuple[tuple[str, int], ...]
     short_ns: int
+    parts: StepParts | None = None
 
     @property
     def idle_ns(self) -> int:

@@ -28,6 +28,7 @@ from bubbleviz.analyses.idle.report import (
     ActivityIdle,
     IdleMeasurement,
     RankIdle,
+    StepIdle,
 )
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.texts import format_percent, to_one_line
@@ -38,7 +39,7 @@ from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.render.text.late_ranks import list_late_ranks
 from bubbleviz.render.text.terminal import Display, render_lines
 from bubbleviz.report.bubble_parts import divide_whole
-from bubbleviz.report.idle_summary import GapExample
+from bubbleviz.report.idle_summary import GapExample, StepParts
 
 
 class _Rows(NamedTuple):
@@ -87,6 +88,16 @@ _PARTS = {
     "exp. copy %": "exposed_copy_ns",
     "idle %": "idle_ns",
 }
+#: Parts of a step: for each column header, the field of :class:`.StepParts`.
+_STEP_PARTS = {
+    "preparing": "preparing_ns",
+    "compute": "compute_ns",
+    "exp. comm.": "exposed_communication_ns",
+    "exp. copies": "exposed_copy_ns",
+    "idle": "idle_ns",
+}
+#: Minimum share of the steps' time that preparing must take to appear on the first screen.
+_MIN_PREPARING = 0.05
 #: Maximum number of characters in the wait table's columns: device, waiting stream and work.
 _DEVICE, _WHO, _WORK = 24, 30, 36
 #: Maximum number of characters in a full name.
@@ -134,6 +145,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     yield from list_late_ranks(measurement.lateness, measurement.gpu_names.__getitem__)
     yield from _explain_activities(measurement, top)
     yield from _list_steps(measurement, f"Most idle steps ({steps_by})", top)
+    yield from _list_step_parts(measurement, top)
     yield blocks.Sentence("\n" + "\n".join(advice(measurement)) + "\n")
 
 
@@ -270,8 +282,8 @@ def _list_first_blocks(
         yield from _list_held_back(measurement, rows.waits, hint)
     if has_all_steps:
         yield from _list_steps(measurement, "Most idle steps", rows.kernels, hint)
-    elif idlest := _describe_idlest_step(measurement):
-        yield blocks.Sentence(idlest)
+    else:
+        yield from _describe_steps(measurement)
     yield blocks.Sentence("\n" + "\n".join(advice(measurement)[:_MAX_ADVICE]))
     yield blocks.Sentence(
         "More: -v (all tables, full kernel names); -o idle.html, -o idle.svg", style="dim"
@@ -740,6 +752,13 @@ def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: Ga
     )
 
 
+def _describe_steps(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
+    """Yield a line on the most idle step, and a line that divides the mean step, if known."""
+    for line in (_describe_idlest_step(measurement), _describe_step_division(measurement)):
+        if line:
+            yield blocks.Sentence(line)
+
+
 def _describe_idlest_step(measurement: IdleMeasurement) -> str:
     """Describe the named step with the most idle time, or return "" if no step has a name."""
     steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
@@ -750,6 +769,55 @@ def _describe_idlest_step(measurement: IdleMeasurement) -> str:
         f"most idle of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
         f"{blocks.format_ms(step.idle_ns)} of {blocks.format_ms(step.length_ns)} ms"
     )
+
+
+def _list_divided_steps(measurement: IdleMeasurement) -> list[tuple[RankIdle, StepIdle, StepParts]]:
+    """Return the steps on devices whose parts are known, with their parts."""
+    return [
+        (rank, step, step.parts)
+        for rank in measurement.devices
+        for step in rank.steps
+        if step.parts is not None
+    ]
+
+
+def _describe_step_division(measurement: IdleMeasurement) -> str:
+    """Return a line that divides the mean step, or "" if preparing takes little of its time.
+
+    The spans of devices do not contain the preparation of the first step. Parts of length 0 are
+    left out.
+    """
+    divided = [parts for _, _, parts in _list_divided_steps(measurement)]
+    sums_ns = {
+        label: sum(getattr(parts, name) for parts in divided) for label, name in _STEP_PARTS.items()
+    }
+    total_ns = sum(sums_ns.values())
+    if not total_ns or sums_ns["preparing"] < _MIN_PREPARING * total_ns:
+        return ""
+    means_ns = {label: ns / len(divided) for label, ns in sums_ns.items() if ns}
+    terms = (f"{label} {blocks.format_ms(mean_ns)}" for label, mean_ns in means_ns.items())
+    mean_ms = blocks.format_ms(total_ns / len(divided))
+    steps = "step" if len(divided) == 1 else f"mean of {len(divided):,} steps"
+    return f"{steps}: {' + '.join(terms)} = {mean_ms} ms"
+
+
+def _list_step_parts(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+    """Yield a table of the first ``top`` steps with their parts, if any parts are known."""
+    divided = _list_divided_steps(measurement)
+    rows = [
+        {
+            "device": blocks.truncate_name(rank.label),
+            "step": blocks.truncate_name(step.name or ""),
+            **{
+                label: blocks.format_ms(getattr(parts, name)) for label, name in _STEP_PARTS.items()
+            },
+            "sum": blocks.format_ms(parts.total_ns),
+        }
+        for rank, step, parts in divided[:top]
+    ]
+    if rows:
+        title = "Steps from their start on the host to their last work, in ms"
+        yield _make_table(title, rows, len(divided), top, "", ("device", "step"))
 
 
 def _has_named_steps(measurement: IdleMeasurement) -> bool:
