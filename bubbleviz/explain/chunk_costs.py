@@ -71,6 +71,9 @@ class ChunkCost:
         prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, otherwise 0.
         max_fixed_ns: Upper bound of a if all chunks have the same length and times depend on the
             prefix. None in all other cases.
+        deviations: Independent standard deviations of (a, b, c). Their outer products add up to the
+            covariance of the fit, if all times have as much noise as the longest one.
+        dof: Degrees of freedom of the fit.
     """
 
     stage: int
@@ -85,6 +88,8 @@ class ChunkCost:
     explained: float | None
     prompt_tokens: int = 0
     max_fixed_ns: float | None = None
+    deviations: tuple[tuple[float, ...], ...] = ()
+    dof: int = 0
 
     def time_ns(self, tokens: Floats, prefix: Floats | float = 0.0) -> Floats:
         """Return the fitted times of chunks in ns, given their token counts and prefixes."""
@@ -104,6 +109,49 @@ class ChunkCost:
         fixed_ns = fraction * self.max_fixed_ns
         token_ns = (self.max_fixed_ns - fixed_ns) / self.most_tokens
         return replace(self, fixed_ns=fixed_ns, token_ns=token_ns)
+
+    def deviate(self, direction: int, n_deviations: float) -> ChunkCost:
+        """Return a fit that differs from this one by standard deviations in one direction.
+
+        No coefficient of the result is negative; see :func:`_make_plausible`.
+
+        Args:
+            direction: Index in ``deviations``. The coefficients do not differ if there is no such
+                direction.
+            n_deviations: Number of standard deviations, which may be negative or 0.
+        """
+        factors = np.array([self.fixed_ns, self.token_ns or 0.0, self.token_squared_ns or 0.0])
+        factors = _make_plausible(factors, self.most_tokens)
+        if direction < len(self.deviations):
+            deviation = self.deviations[direction]
+            factors[: len(deviation)] += n_deviations * np.array(deviation)
+            factors = _make_plausible(factors, self.most_tokens)
+        fixed_ns, token_ns, token_squared_ns = factors.tolist()
+        has_bound = self.max_fixed_ns is not None
+        return replace(
+            self,
+            fixed_ns=fixed_ns,
+            token_ns=token_ns,
+            token_squared_ns=token_squared_ns,
+            max_fixed_ns=token_ns * self.most_tokens if has_bound else None,
+        )
+
+
+def _make_plausible(factors: Floats, most_tokens: int) -> Floats:
+    """Return coefficients (a, b, c) of which none is negative.
+
+    If a or b is negative, the result has 0 instead. The other one is smaller, so that the time of
+    the longest chunk without a prefix stays the same.
+
+    Args:
+        factors: Coefficients (a, b, c).
+        most_tokens: Number of tokens in the longest chunk, at least 1.
+    """
+    fixed_ns, token_ns, token_squared_ns = factors.tolist()
+    longest_ns = max(fixed_ns + token_ns * most_tokens, 0.0)
+    fixed_ns = min(max(fixed_ns, 0.0), longest_ns)
+    token_ns = (longest_ns - fixed_ns) / most_tokens
+    return np.array([fixed_ns, token_ns, max(token_squared_ns, 0.0)])
 
 
 def measure_chunk_costs(
@@ -144,12 +192,16 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
     cost = None
     if tokens.min() == tokens.max() and _may_be_prompts(operations, rows):
         cost = _fit_prefix(int(tokens[0]), prefix, time_ns)
-    factors, residual_ns, uses_prefix = cost or _fit_cost(tokens, prefix, time_ns)
+    fit = cost or _fit_cost(tokens, prefix, time_ns)
+    factors, residual_ns = fit.factors, fit.residual_ns
     residual_sum = float((residual_ns**2).sum())
     total_sum = float(((time_ns - time_ns.mean()) ** 2).sum())
     # The fit of a single length determines two of its three coefficients.
     dof = len(rows) - (len(factors) if cost is None else 2)
     has_lengths = len(factors) > 1
+    # Noise is often proportional to the time. The longest chunk then has the largest error.
+    mean_square = float((time_ns**2).mean())
+    noise_factor = float(time_ns.max()) / mean_square**0.5 if mean_square else 1.0
     return ChunkCost(
         stage=stage,
         virtual_stage=int(operations.virtual_stage[rows[0]]),
@@ -161,8 +213,12 @@ def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> Chunk
         token_squared_ns=(*factors, 0.0)[2] if has_lengths else None,
         residual_ns=float(np.sqrt(residual_sum / dof)) if dof > 0 else None,
         explained=1 - residual_sum / total_sum if has_lengths and total_sum else None,
-        prompt_tokens=int((prefix + tokens).max()) if uses_prefix else 0,
+        prompt_tokens=int((prefix + tokens).max()) if fit.uses_prefix else 0,
         max_fixed_ns=None if cost is None else factors[1] * float(tokens[0]),
+        deviations=tuple(
+            tuple(noise_factor * error for error in deviation) for deviation in fit.deviations
+        ),
+        dof=dof,
     )
 
 
@@ -225,9 +281,33 @@ def _may_be_prompts(operations: Operations, rows: Ints) -> bool:
     return bool(is_long and run_kind(operations.phase) == INFERENCE)
 
 
-def _fit_prefix(
-    n_tokens: int, prefix: Ints, time_ns: Floats
-) -> tuple[tuple[float, ...], Floats, bool] | None:
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """The fitted times of chunks.
+
+    Attributes:
+        factors: One coefficient for a constant, two for a line, three for a curve (a, b, c).
+        residual_ns: Residual of each chunk.
+        deviations: Independent standard deviations of the coefficients; see
+            :attr:`ChunkCost.deviations`.
+        uses_prefix: Whether the times depend on a prefix, and any prefix is positive.
+    """
+
+    factors: tuple[float, ...]
+    residual_ns: Floats
+    deviations: tuple[tuple[float, ...], ...]
+    uses_prefix: bool = False
+
+    @property
+    def error(self) -> float:
+        """Standard error of the last coefficient.
+
+        The error is infinite if the term of this coefficient depends linearly on the other terms.
+        """
+        return float(np.linalg.norm([deviation[-1] for deviation in self.deviations]))
+
+
+def _fit_prefix(n_tokens: int, prefix: Ints, time_ns: Floats) -> _Fit | None:
     """Fit the times of chunks of a single length as a line in their prefixes.
 
     The line is ``time = b x + c x (x + 2 prefix)``, with a = 0. It must pass the tests that
@@ -241,28 +321,32 @@ def _fit_prefix(
         time_ns: Time of each chunk.
 
     Returns:
-        The result of :func:`_fit_cost` for a curve with prefixes, or None if the times do not
-        depend on the prefix.
+        The fit of a curve with prefixes, or None if the times do not depend on the prefix.
     """
     if len(prefix) <= _MIN_LENGTHS or prefix.min() == prefix.max() or n_tokens < 1:
         return None
-    (intercept_ns, slope_ns), residual_ns, error_ns = _fit_least_squares(prefix, None, time_ns)
+    line = _fit_least_squares(prefix, None, time_ns)
+    slope_ns = line.factors[1]
     growth_ns = slope_ns * float(prefix.max() - prefix.min())
     total_sum = float(((time_ns - time_ns.mean()) ** 2).sum())
-    is_explained = 2 * float((residual_ns**2).sum()) < total_sum
-    # The standard error is that of the slope times half the range of the prefixes.
-    is_certain = growth_ns / 2 > _MIN_ERRORS * error_ns
-    token_squared_ns = slope_ns / (2 * n_tokens)
-    token_ns = intercept_ns / n_tokens - token_squared_ns * n_tokens
+    is_explained = 2 * float((line.residual_ns**2).sum()) < total_sum
+    is_certain = slope_ns > _MIN_ERRORS * line.error
+    # Coefficients (a, b, c) of the curve, given the intercept and the slope of the line.
+    to_curve = np.array([[0.0, 0.0], [1 / n_tokens, -0.5], [0.0, 0.5 / n_tokens]])
+    _, token_ns, token_squared_ns = (to_curve @ line.factors).tolist()
+    deviations = [to_curve @ deviation for deviation in line.deviations]
     is_large = growth_ns > _MIN_SHARE * float(time_ns.max())
     if not (is_explained and is_certain and is_large and token_ns >= 0):
         return None
-    return (0.0, token_ns, token_squared_ns), residual_ns, True
+    return _Fit(
+        (0.0, token_ns, token_squared_ns),
+        line.residual_ns,
+        tuple(tuple(deviation.tolist()) for deviation in deviations),
+        uses_prefix=True,
+    )
 
 
-def _fit_cost(
-    tokens: Ints, prefix: Ints, time_ns: Floats
-) -> tuple[tuple[float, ...], Floats, bool]:
+def _fit_cost(tokens: Ints, prefix: Ints, time_ns: Floats) -> _Fit:
     """Fit the simplest function that explains the times: a constant, a line or a curve.
 
     The candidates are tried in this order:
@@ -280,82 +364,85 @@ def _fit_cost(
         tokens: Number of tokens in each chunk. Must not be empty.
         prefix: Number of tokens before each chunk.
         time_ns: Time of each chunk.
-
-    Returns:
-        factors: One coefficient for a constant, two for a line, three for a curve (a, b, c).
-        residual_ns: Residual of each chunk.
-        uses_prefix: Whether the curve with prefixes was chosen and any prefix is positive.
     """
     n_lengths = len(grouping.find_distinct(tokens))
     if n_lengths < 2:
-        return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
-    line, residual_ns, _ = _fit_least_squares(tokens, None, time_ns)
-    solution, max_residual = (line, residual_ns, False), np.inf
+        residual_ns = time_ns - time_ns.mean()
+        error_ns = float(np.linalg.norm(residual_ns)) / max(len(tokens) - 1, 1)
+        return _Fit((float(time_ns.mean()),), residual_ns, ((error_ns,),))
+    chosen, max_residual = _fit_least_squares(tokens, None, time_ns), np.inf
     for read_prefix, min_lengths in ((np.zeros_like(tokens), _MIN_LENGTHS), (prefix, 2)):
         if n_lengths < min_lengths or len(tokens) <= _MIN_LENGTHS:
             continue
-        curve, residual_ns, error = _fit_least_squares(tokens, read_prefix, time_ns)
+        curve = _fit_least_squares(tokens, read_prefix, time_ns)
+        bend_ns = curve.factors[2]
         max_square = float((tokens * (tokens + 2.0 * read_prefix)).max())
-        is_large = curve[2] * max_square > _MIN_SHARE * float(time_ns.max())
-        residual_sum = float((residual_ns**2).sum())
-        if is_large and curve[2] > _MIN_ERRORS * error and residual_sum < max_residual:
-            solution = (curve, residual_ns, bool(read_prefix.any()))
+        is_large = bend_ns * max_square > _MIN_SHARE * float(time_ns.max())
+        residual_sum = float((curve.residual_ns**2).sum())
+        if is_large and bend_ns > _MIN_ERRORS * curve.error and residual_sum < max_residual:
+            chosen = curve
             max_residual = residual_sum * _MAX_RESIDUAL
-    return solution
+    return chosen
 
 
-def _fit_least_squares(
-    tokens: Ints, prefix: Ints | None, time_ns: Floats
-) -> tuple[tuple[float, ...], Floats, float]:
+def _fit_least_squares(tokens: Ints, prefix: Ints | None, time_ns: Floats) -> _Fit:
     """Fit ``time = a + b * tokens + c * tokens * (tokens + 2 * prefix)`` by least squares.
 
     Args:
         tokens: Number of tokens in each chunk. Must contain at least two distinct numbers.
         prefix: Number of tokens before each chunk, or None to fit a line without c.
         time_ns: Time of each chunk.
-
-    Returns:
-        factors: (a, b, c), or (a, b) if ``prefix`` is None.
-        left_ns: Residual of each chunk in ns.
-        error: Standard error of c. For a line, it is the standard error of b times half the range
-            of the tokens. Infinite if the term of this coefficient depends linearly on the other
-            terms.
     """
     # Lengths are centered: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())
     middle = (length_range[0] + length_range[1]) / 2
     half_range = (length_range[1] - length_range[0]) / 2
-    columns, scale = [np.ones(len(tokens)), (tokens - middle) / half_range], 1.0
+    columns = [np.ones(len(tokens)), (tokens - middle) / half_range]
+    # Coefficients (a, b) of the line, given the coefficients of these columns.
+    to_powers = np.array([[1.0, -middle / half_range], [0.0, 1 / half_range]])
     if prefix is not None:
         square_term = (tokens - middle) ** 2 + 2.0 * tokens * prefix
         scale = float(np.abs(square_term).max())
         columns.append(square_term / scale)
+        # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line.
+        to_powers = np.vstack([to_powers, [0.0, 0.0]])
+        to_powers = np.column_stack([to_powers, np.array([middle**2, -2 * middle, 1.0]) / scale])
     terms = np.stack(columns, axis=1)
     factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
-    left_ns = time_ns - terms @ factors
-    slope, bend = factors[1] / half_range, factors[2] / scale if prefix is not None else 0.0
-    # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centering.
-    solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
-    return (
-        tuple(float(f) for f in solution[: len(columns)]),
-        left_ns,
-        _estimate_error(terms, left_ns) / scale,
+    residual_ns = time_ns - terms @ factors
+    deviations = _estimate_deviations(terms, residual_ns)
+    # Infinite deviations stay infinite, because 0 times infinity is not a number.
+    if np.isfinite(deviations).all():
+        deviations = to_powers @ deviations
+    return _Fit(
+        tuple((to_powers @ factors).tolist()),
+        residual_ns,
+        tuple(tuple(deviation) for deviation in deviations.T.tolist()),
+        uses_prefix=bool(prefix is not None and prefix.any()),
     )
 
 
-def _estimate_error(terms: Floats, residual: Floats) -> float:
-    """Return the standard error of the last coefficient of a least-squares fit.
+def _estimate_deviations(terms: Floats, residual: Floats) -> Floats:
+    """Return independent standard deviations of the coefficients of a least-squares fit.
 
-    The error is infinite if the last term is linearly dependent on the other terms.
+    The covariance is the residual variance times the inverse of ``terms.T @ terms``. This inverse
+    is ``R^-1 R^-T`` with the QR decomposition of the terms, so the columns of ``R^-1`` are
+    independent.
 
     Args:
         terms: Terms of the fit, shape (observations, coefficients).
         residual: Difference between each observation and the fit.
+
+    Returns:
+        One column per direction, shape (coefficients, directions). Infinite if the last term is
+        linearly dependent on the other terms.
     """
     n_observations, n_factors = terms.shape
-    dof = max(n_observations - n_factors, 1)
+    triangle = np.linalg.qr(terms)[1]
     # Norm of the component of the last term that is orthogonal to the other terms.
-    independent_norm = abs(float(np.linalg.qr(terms)[1][-1, -1]))
-    if independent_norm > _MIN_INDEPENDENT:
-        return float(np.sqrt(float((residual**2).sum()) / dof) / independent_norm)
-    return float(np.inf)
+    independent_norm = abs(float(triangle[-1, -1]))
+    if n_observations < n_factors or independent_norm <= _MIN_INDEPENDENT:
+        return np.full((n_factors, n_factors), np.inf)
+    dof = max(n_observations - n_factors, 1)
+    deviation = np.sqrt(float((residual**2).sum()) / dof)
+    return np.asarray(deviation * np.linalg.inv(triangle))

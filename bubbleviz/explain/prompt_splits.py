@@ -14,16 +14,21 @@ On equal stages, chunks of equal time are the best division into a given number 
 ``c tokens (tokens + 2 prefix)`` of a prompt add up to c times the squared length of the prompt, so
 the time that a stage works depends on the number of chunks only. Fewer chunks have less fixed cost,
 more chunks fill the pipeline sooner. Divisions of many sizes are tried.
+
+The fitted costs have errors. A division whose length lies far from the measured lengths may be
+worse than predicted, so the division with the largest lower bound of the saving is chosen. If the
+fits of all stages are proportional within their errors, they are replaced by their mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.count.statistics import compute_student_quantile
 from bubbleviz.explain.chunk_costs import ChunkCost, find_costed_rows, list_prefixes
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import Bools, Floats, Ints
@@ -45,6 +50,10 @@ _N_THIRDS = 40
 _MIN_SAVING = 0.01
 #: Maximum number of chunks in the iteration that is simulated.
 _MAX_CHUNKS = 4096
+#: Number of coefficients of a chunk's cost.
+_N_FACTORS = 3
+#: Maximum difference between a stage's fit and the mean fit of all stages, in standard errors.
+_MAX_ERRORS = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +119,8 @@ class PromptSplit:
     If all measured chunks have the same length, the fixed cost of a chunk is unknown
     (:attr:`.ChunkCost.max_fixed_ns`). The times of other lengths are then known within bounds, and
     the division is the one with the smallest upper bound. The fixed cost is assumed to be the same
-    fraction of its upper bound on all stages.
+    fraction of its upper bound on all stages, and the errors of the fits to be the same on all
+    stages.
 
     Attributes:
         virtual_stage: Index of the slowest virtual stage, whose times are equal.
@@ -125,6 +135,8 @@ class PromptSplit:
         recorded_ns: Time of the prompts of the typical iteration according to the fit, or 0 if
             ``n_prompts`` is 0.
         divided_ns: Upper bound of that time if all prompts are divided at the same boundaries.
+        error_ns: Half-width of the 95 % confidence interval of the difference between
+            ``recorded_ns`` and ``divided_ns``.
         measured_ns: Measured time of these prompts.
     """
 
@@ -137,6 +149,7 @@ class PromptSplit:
     n_prompts: int = 0
     recorded_ns: float = 0.0
     divided_ns: float = 0.0
+    error_ns: float = 0.0
     measured_ns: int = 0
 
 
@@ -177,9 +190,9 @@ def split_longest_prompt(
 ) -> PromptSplit | None:
     """Divide the longest prompt into chunks that take equal time on the slowest stage.
 
-    Divisions into different numbers of chunks are tried. The division with the shortest iteration
-    is chosen, or the one with the shortest time of the prompt if the prompts of the iteration are
-    unknown. All stages are simulated with their own costs.
+    Divisions into different numbers of chunks are tried. The division with the largest lower bound
+    of the saving is chosen. The saving is that of an iteration, or that of the longest prompt if
+    the prompts of the iteration are unknown. All stages are simulated with their own costs.
 
     Args:
         costs: Chunk costs, one entry per virtual stage.
@@ -192,6 +205,7 @@ def split_longest_prompt(
     """
     if len(costs) < 2:
         return None
+    costs = _pool_stages(costs)
     slowest = max(costs, key=lambda cost: float(cost.time_ns(np.array(cost.most_tokens))))
     n_tokens = slowest.prompt_tokens
     if not n_tokens or not slowest.token_squared_ns:
@@ -200,17 +214,18 @@ def split_longest_prompt(
     recorded = None if chunks is None or len(chunks.tokens) > _MAX_CHUNKS else chunks
     if recorded is not None and recorded.is_interleaved:
         recorded = None
-    compared = prompt if recorded is None else recorded
-    fits = _list_possible_fits(costs)
+    equal_ends = np.arange(1, n_tokens // slowest.most_tokens + 1) * slowest.most_tokens
+    equal = prompt.divide(equal_ends)
+    compared = equal if recorded is None else recorded
+    fits = _PossibleFits.of(costs, slowest.dof)
 
     def bound_ns(divided: PromptChunks) -> float:
-        return max(_simulate_ns(fit, divided, transfer_ns) for fit in fits)
+        return fits.bound_time(fits.simulate(divided, transfer_ns))
 
-    candidates = _list_divisions(slowest)
-    boundaries = min(candidates, key=lambda ends: bound_ns(compared.divide(ends)))
+    divisions = _list_divisions(slowest.deviate(0, 0.0))
+    boundaries, error_ns = fits.choose_division(divisions, compared, transfer_ns)
     even = prompt.divide(boundaries)
-    equal_ends = np.arange(1, n_tokens // slowest.most_tokens + 1) * slowest.most_tokens
-    equal_ns = bound_ns(prompt.divide(equal_ends))
+    equal_ns = bound_ns(equal)
     even_ns = bound_ns(even)
     if even_ns >= (1 - _MIN_SAVING) * equal_ns:
         return None
@@ -224,19 +239,171 @@ def split_longest_prompt(
         n_prompts=0 if recorded is None else int(recorded.starts_prompt.sum()),
         recorded_ns=0.0 if recorded is None else bound_ns(recorded),
         divided_ns=0.0 if recorded is None else bound_ns(recorded.divide(boundaries)),
+        error_ns=0.0 if recorded is None else error_ns,
         measured_ns=0 if recorded is None else recorded.span_ns,
     )
 
 
-def _list_possible_fits(costs: Sequence[ChunkCost]) -> list[list[ChunkCost]]:
-    """Return the costs of all stages for the smallest and the largest possible fixed cost.
+def _pool_stages(costs: Sequence[ChunkCost]) -> Sequence[ChunkCost]:
+    """Replace the fits of all stages by multiples of their mean if they are proportional to it.
 
-    The time of a pipeline is a convex function of the fixed cost, so it is longest at one of both
-    ends. There is one entry if all fixed costs are known.
+    Most stages consist of equal layers, so their costs are proportional. The mean has a smaller
+    error than each fit.
+
+    Returns:
+        The pooled costs. The costs themselves if a fit differs from its multiple of the mean by
+        more than ``_MAX_ERRORS`` standard errors, or if its errors are 0 or unknown.
     """
-    is_known = all(cost.max_fixed_ns is None for cost in costs)
-    ends = (0.0,) if is_known else (0.0, 1.0)
-    return [_assume_fixed(costs, fraction) for fraction in ends]
+    shapes = {np.shape(cost.deviations) for cost in costs}
+    if len(shapes) > 1 or len(shapes.pop()) < 2:
+        return costs
+    # Shape (stages, 3, directions).
+    deviations = np.array([np.transpose(cost.deviations) for cost in costs])
+    if deviations.shape[1] != _N_FACTORS or not np.isfinite(deviations).all():
+        return costs
+    if not np.abs(deviations).sum(axis=(1, 2)).all():
+        return costs
+    factors = _list_factors([[cost] for cost in costs])[:, 0]
+    mean = factors.mean(axis=0)
+    mean_deviation = deviations.mean(axis=0)
+    to_errors = np.linalg.pinv(mean_deviation)
+    # The product with to_errors is proportional to the fitted times, so this fits the times.
+    mean_times = to_errors @ mean
+    multiples = factors @ to_errors.T @ mean_times / (mean_times @ mean_times)
+    for deviation, difference in zip(deviations, factors - np.outer(multiples, mean), strict=True):
+        if np.linalg.norm(np.linalg.pinv(deviation) @ difference) > _MAX_ERRORS:
+            return costs
+    dof = sum(cost.dof for cost in costs)
+    pooled_deviation = mean_deviation / np.sqrt(len(costs))
+    return [
+        _scale_cost(cost, multiple * mean, multiple * pooled_deviation, dof)
+        for cost, multiple in zip(costs, multiples.tolist(), strict=True)
+    ]
+
+
+def _scale_cost(cost: ChunkCost, factors: Floats, deviations: Floats, dof: int) -> ChunkCost:
+    """Return a cost with other coefficients.
+
+    Args:
+        cost: Cost of a stage.
+        factors: New coefficients (a, b, c).
+        deviations: New standard deviations, shape (3, directions).
+        dof: New degrees of freedom.
+    """
+    fixed_ns, token_ns, token_squared_ns = factors.tolist()
+    has_bound = cost.max_fixed_ns is not None
+    return replace(
+        cost,
+        fixed_ns=fixed_ns,
+        token_ns=token_ns,
+        token_squared_ns=token_squared_ns,
+        max_fixed_ns=token_ns * cost.most_tokens if has_bound else None,
+        deviations=tuple(tuple(column) for column in deviations.T.tolist()),
+        dof=dof,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _PossibleFits:
+    """Fits of all stages with different fixed costs and errors.
+
+    Attributes:
+        factors: Coefficients (a, b, c), shape (stages, fits, 3). The first axis of fits is the
+            fixed cost; see :meth:`of`. For each fixed cost, there is the fit itself, and two fits
+            per direction in which the fit may be wrong: the ends of its 95 % confidence interval.
+    """
+
+    factors: Floats
+
+    @classmethod
+    def of(cls, costs: Sequence[ChunkCost], dof: int) -> _PossibleFits:
+        """Return the fits for the smallest and the largest possible fixed cost.
+
+        The time of a pipeline is a convex function of the fixed cost, so it is longest at one of
+        both ends. There is one fixed cost if all fixed costs are known.
+
+        Args:
+            costs: Chunk costs, one entry per virtual stage, in order.
+            dof: Degrees of freedom of the fit of the slowest stage.
+        """
+        is_known = all(cost.max_fixed_ns is None for cost in costs)
+        quantile = compute_student_quantile(max(dof, 1))
+        ends = (-quantile, quantile)
+        deviations = [(0, 0.0), *((k, end) for k in range(_N_FACTORS) for end in ends)]
+        fits = [
+            [
+                cost.deviate(direction, n_deviations).assume_fixed(fraction)
+                for fraction in ((0.0,) if is_known else (0.0, 1.0))
+                for direction, n_deviations in deviations
+            ]
+            for cost in costs
+        ]
+        return cls(_list_factors(fits))
+
+    def simulate(self, chunks: PromptChunks, transfer_ns: float) -> Floats:
+        """Return the time of a pipeline with each fit, shape (fixed costs, 1 + deviations)."""
+        times_ns = _simulate_all(self.factors, chunks, transfer_ns)
+        return times_ns.reshape(-1, 1 + 2 * _N_FACTORS)
+
+    def bound_time(self, times_ns: Floats) -> float:
+        """Return the longest time with any fixed cost, without errors of the fits.
+
+        Args:
+            times_ns: Times of a pipeline, as returned by :meth:`simulate`.
+        """
+        return float(times_ns[:, 0].max())
+
+    def choose_division(
+        self, divisions: Sequence[Ints], recorded: PromptChunks, transfer_ns: float
+    ) -> tuple[Ints, float]:
+        """Return the division with the largest lower bound of the saving.
+
+        The first one wins a tie.
+
+        Args:
+            divisions: Divisions, as ends of chunks. Must not be empty.
+            recorded: Chunks before the division.
+            transfer_ns: Time of a transfer between two stages.
+
+        Returns:
+            boundaries: The division, as ends of chunks.
+            error_ns: Half of the confidence interval of its saving.
+        """
+        before_ns = self.simulate(recorded, transfer_ns)
+        savings = [
+            self.estimate_saving(
+                before_ns - self.simulate(recorded.divide(boundaries), transfer_ns)
+            )
+            for boundaries in divisions
+        ]
+        best = int(np.argmax([saving_ns - error_ns for saving_ns, error_ns in savings]))
+        return divisions[best], savings[best][1]
+
+    def estimate_saving(self, savings_ns: Floats) -> tuple[float, float]:
+        """Return the saving with the smallest lower bound, and half of its confidence interval.
+
+        The directions are independent, so the squares of their effects are added. The effect of a
+        direction is the larger one of both ends. Both ends often save less, because the division is
+        the best one for the fit.
+
+        Args:
+            savings_ns: Saving with each fit, shape (fixed costs, 1 + deviations).
+        """
+        differences_ns = np.abs(savings_ns[:, 1:] - savings_ns[:, :1])
+        effects_ns = np.maximum(differences_ns[:, ::2], differences_ns[:, 1::2])
+        errors_ns = np.linalg.norm(effects_ns, axis=1)
+        worst = int((savings_ns[:, 0] - errors_ns).argmin())
+        return float(savings_ns[worst, 0]), float(errors_ns[worst])
+
+
+def _list_factors(fits: Sequence[Sequence[ChunkCost]]) -> Floats:
+    """Return the coefficients (a, b, c) of fits, shape (stages, fits, 3)."""
+    return np.array(
+        [
+            [(fit.fixed_ns, fit.token_ns or 0.0, fit.token_squared_ns or 0.0) for fit in of_stage]
+            for of_stage in fits
+        ]
+    )
 
 
 def _assume_fixed(costs: Sequence[ChunkCost], fraction: float) -> list[ChunkCost]:
@@ -320,21 +487,35 @@ def _divide_evenly(cost: ChunkCost, n_chunks: int) -> Ints:
 def _simulate_ns(costs: Sequence[ChunkCost], chunks: PromptChunks, transfer_ns: float) -> float:
     """Return the time from the start of the first chunk to the end of the last one.
 
-    Each stage runs the chunks in order. It starts a chunk once the chunk has arrived from the
-    previous stage and the stage has finished the chunk before.
-
     Args:
         costs: Chunk costs, one entry per virtual stage, in order.
         chunks: The chunks, in order.
         transfer_ns: Time of a transfer between two stages.
     """
-    tokens, prefix = chunks.tokens.astype(float), chunks.prefix.astype(float)
-    arrival_ns: Floats = np.zeros(len(tokens))
+    factors = _list_factors([[cost] for cost in costs])
+    return float(_simulate_all(factors, chunks, transfer_ns)[0])
+
+
+def _simulate_all(factors: Floats, chunks: PromptChunks, transfer_ns: float) -> Floats:
+    """Return the time from the start of the first chunk to the end of the last one, for each fit.
+
+    Each stage runs the chunks in order. It starts a chunk once the chunk has arrived from the
+    previous stage and the stage has finished the chunk before.
+
+    Args:
+        factors: Coefficients (a, b, c) of chunk costs, shape (stages, fits, 3). Stages are in
+            order.
+        chunks: The chunks, in order.
+        transfer_ns: Time of a transfer between two stages.
+    """
+    tokens = chunks.tokens.astype(float)
+    terms = np.stack([np.ones(len(tokens)), tokens, tokens * (tokens + 2.0 * chunks.prefix)])
+    arrival_ns: Floats = np.zeros((factors.shape[1], len(tokens)))
     end_ns = arrival_ns
-    for cost in costs:
-        time_ns = cost.time_ns(tokens, prefix)
-        work_ns = np.cumsum(time_ns)
+    for of_stage in factors:
+        time_ns = of_stage @ terms
+        work_ns = np.cumsum(time_ns, axis=1)
         # The end of a chunk: the latest arrival of this or an earlier chunk, and the work since.
-        end_ns = work_ns + np.maximum.accumulate(arrival_ns - (work_ns - time_ns))
+        end_ns = work_ns + np.maximum.accumulate(arrival_ns - (work_ns - time_ns), axis=1)
         arrival_ns = end_ns + transfer_ns
-    return float(end_ns[-1])
+    return end_ns[:, -1]

@@ -754,6 +754,7 @@ def _make_chunks_advice(report: Report) -> Advice | None:
         saving_ns=saving_ns,
         length_ns=length_ns,
         saving_ratio=saving_ns / length_ns,
+        error_ratio=split.error_ns / length_ns if split.error_ns else None,
         iterations=report.summary.iterations,
         missed_ratio=missed_ratio if missed_ratio > MAX_MISSED else None,
     )

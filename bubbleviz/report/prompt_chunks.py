@@ -72,6 +72,11 @@ def describe_split(split: PromptSplit) -> str:
     )
 
 
+def explain_omitted_lengths(split: PromptSplit) -> str:
+    """Return where all chunk lengths are listed, or "" if :func:`describe_split` lists them."""
+    return "All lengths: -v operations" if len(split.tokens) > _MAX_LENGTHS else ""
+
+
 def describe_split_time(split: PromptSplit) -> str:
     """Return how long the divided prompt takes, as a clause with both times.
 

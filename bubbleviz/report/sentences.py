@@ -60,6 +60,7 @@ from bubbleviz.report.promise import (
 from bubbleviz.report.prompt_chunks import (
     describe_split,
     describe_unmeasured_lengths,
+    explain_omitted_lengths,
     explain_split_time,
     explain_uneven_chunks,
 )
@@ -528,6 +529,7 @@ def _describe_even_chunks(report: Report, split: PromptSplit) -> tuple[str, str]
             "" if is_time_known else explain_split_time(split),
             explain_uneven_chunks(costs),
             describe_unmeasured_lengths(split, costs),
+            explain_omitted_lengths(split),
         ),
     )
 

@@ -459,7 +459,9 @@ def _make_even_chunks(split: PromptSplit | None) -> summary.EvenChunks | None:
 
 def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
     numbers = {"stage": _get_number(cost.stage), "virtual_stage": _get_number(cost.virtual_stage)}
-    return summary.ChunkCostEntry(**{**asdict(cost), **numbers})
+    names = summary.ChunkCostEntry.__struct_fields__
+    copied = {name: value for name, value in asdict(cost).items() if name in names}
+    return summary.ChunkCostEntry(**{**copied, **numbers})
 
 
 def _make_first_step(step: FirstStep | None) -> summary.FirstStepEntry | None:
