@@ -242,7 +242,26 @@ def test_advice_on_exposed_copies_ignores_copies_that_kernels_hide(tmp_path: Pat
     path = write_profile(tmp_path, kernels, calls, copies=copies)
 
     sentences = " ".join(advice(bubbleviz.idle([path])))
-    assert "while no kernel runs: 100.00 % of the copy time is device to device" in sentences
+    assert "while no kernel runs: 100.00 % of the exposed copy time is device" in sentences
+
+
+def test_advice_on_idle_time_during_copy_calls_ignores_hidden_copies(tmp_path: Path) -> None:
+    kernels = [K(0, 500_000, 1), K(760_000, 900_000, 2)]
+    copies = [
+        M(1_000, 400_000, 3, kind=2, size=9 * MB, memory=(DEVICE, PINNED), stream=2),
+        M(540_000, 700_000, 4, size=3 * MB, memory=(PAGEABLE, DEVICE)),
+    ]
+    calls = [
+        C(0, 1, 1),
+        C(2, 3, 3),
+        C(490_000, 750_000, 4, name="cudaMemcpyAsync_v3020"),
+        C(755_000, 756_000, 2),
+    ]
+    path = write_profile(tmp_path, kernels, calls, copies=copies)
+
+    (sentence,) = (text for text in advice(bubbleviz.idle([path])) if '"transfer"' in text)
+    assert "100.00 % of the exposed copy time is host to device (pageable)" in sentence
+    assert "copy from or to pinned memory" in sentence
 
 
 @pytest.mark.parametrize("column", ["srcKind", "dstKind"])

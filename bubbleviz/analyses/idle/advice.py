@@ -306,7 +306,12 @@ def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
         main.activity, "check what runs during this activity, or add ranges inside it"
     )
     if main.activity in _OF_COPIES:
-        hint = copies.describe_longest(measurement.copies()) or hint
+        # Copies behind kernels rarely delay the device, so exposed copies are described first.
+        hint = (
+            copies.describe_longest(measurement.copies(), exposed=True)
+            or copies.describe_longest(measurement.copies())
+            or hint
+        )
     if main.activity == UNTRACED and _is_of_xla(measurement):
         hint = (
             "name this work in the program (jax.profiler.TraceAnnotation), and trace Python on "

@@ -181,7 +181,8 @@ def describe_longest(totals: Sequence[CopyTotal], *, exposed: bool = False) -> s
     size_text = "" if longest.size is None else f", {format_size(longest.size)}"
     rate = "" if longest.bytes_per_ns is None else f" at {longest.bytes_per_ns:,.3g} GB/s"
     share_text = format_percent(get_time(longest) / sum_ns)
-    subject = f"{share_text} of the copy time is {longest.label}{size_text}{rate}"
+    whole = "the exposed copy time" if exposed else "the copy time"
+    subject = f"{share_text} of {whole} is {longest.label}{size_text}{rate}"
     return f"{subject}; {_suggest_remedy(longest)}"
 
 
