@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,21 @@ def test_damaged_files_are_read_as_far_as_possible(tmp_path: Path) -> None:
     packed = tmp_path / "node0-pid100.log.gz"
     packed.write_bytes(gzip.compress(b"".join(lines))[:-20])
     assert read_events(str(packed)).is_damaged
+
+
+def test_objects_that_a_tool_indented_are_read(tmp_path: Path) -> None:
+    """``jq`` writes one key per line."""
+    calls = [Call("AllReduce", n, 0, 2 * MS) for n in range(4)]
+    path = Path(Inspector(version="v4.0", is_verbose=True).add_dump(calls).write(tmp_path))
+    objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [json.dumps(entry, indent=2) + "\n" for entry in objects]
+    path.write_text("".join(texts), encoding="utf-8")
+    file = read_events(str(path))
+    assert (len(file.events), file.unreadable) == (4, 0)
+    # The second object and the last object are cut off.
+    path.write_text(texts[0] + texts[1][:200] + "\n" + texts[2] + texts[3][:-30], encoding="utf-8")
+    file = read_events(str(path))
+    assert (len(file.events), file.unreadable) == (2, 2)
 
 
 def test_implausible_numbers_are_unknown(tmp_path: Path) -> None:

@@ -165,6 +165,29 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
+def _join_objects(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Join the lines of each indented object, as written by ``jq``, and yield all other lines.
+
+    An indented object begins with a line ``{`` and ends with a line ``}``. An object without an end
+    is yielded as far as it goes.
+    """
+    parts: list[bytes] = []
+    for line in lines:
+        text = line.strip(b"\r")
+        if parts and text == b"{":
+            yield b"\n".join(parts)
+            parts = []
+        if not parts and text != b"{":
+            yield line
+            continue
+        parts.append(line)
+        if text == b"}":
+            yield b"\n".join(parts)
+            parts = []
+    if parts:
+        yield b"\n".join(parts)
+
+
 class _Reader:
     """Adds the operations in a file to a builder.
 
@@ -172,7 +195,7 @@ class _Reader:
         builder: Builder that receives the operations.
 
     Attributes:
-        unreadable: Number of lines that are not objects of the inspector.
+        unreadable: Number of texts that are not objects of the inspector.
         sizes: Number of ranks in each communicator.
         host: Hostname, or "" if unknown.
         has_stats: Whether the file counts dropped operations.
@@ -197,10 +220,10 @@ class _Reader:
         """Number of operations that the inspector dropped, or announced but did not write."""
         return sum(self._dropped.values()) + self._n_unwritten + self._n_announced
 
-    def add_line(self, line: bytes) -> None:
-        """Add the operation in a line, or count the line as unreadable."""
+    def add_object(self, text: bytes) -> None:
+        """Add the operation in an object, or count the text as unreadable."""
         try:
-            record = _decode(line)
+            record = _decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.unreadable += 1
             return
@@ -333,8 +356,8 @@ def read_inspector_file(path: str, watch: Watch) -> EventFile:
     builder = NcclEventBuilder()
     reader = _Reader(builder)
     chunks = UnpackedFile(path, watch, _BLOCK)
-    for line in _split_lines(chunks):
-        reader.add_line(line)
+    for text in _join_objects(_split_lines(chunks)):
+        reader.add_object(text)
     reader.close()
     is_packed_damaged = chunks.damaged or chunks.cut
     file = builder.build_event_file(path, INSPECTOR, reader.unreadable)
