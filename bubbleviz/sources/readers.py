@@ -29,7 +29,7 @@ from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nccl.inspector import is_metrics_file
-from bubbleviz.sources.nsys.files import STREAM_SUFFIX, TABLES, is_columnar
+from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, STREAM_SUFFIX, TABLES, is_columnar
 from bubbleviz.sources.operations.csv import read_header
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
@@ -649,6 +649,6 @@ def suggest_next_step(path: str) -> str:
         return "write one row per operation (bubbleviz guide tables)"
     if path.endswith(SUFFIX):
         return "record the run again (bubbleviz guide record)"
-    if path.endswith((".json", ".jsonl", ".txt", ".gz", ".pb", ".db", ".rpd")):
-        return "if a profiler wrote it, copy it again; otherwise pass a profile"
-    return EXPORT_AGAIN
+    if path.endswith((".sqlite", *REPORT_SUFFIXES)):
+        return EXPORT_AGAIN
+    return "if a profiler wrote it, copy it again; otherwise pass a profile"

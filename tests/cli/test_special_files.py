@@ -145,8 +145,8 @@ def test_a_directory_with_json_files_asks_for_the_files(tmp_path: Path, cli: Com
     assert "nsys export" not in message
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "txt"])
-def test_empty_text_files_are_not_called_reports_of_nsys(
+@pytest.mark.parametrize("ending", ["jsonl", "txt", "pftrace", "otf2", "pickle"])
+def test_empty_files_of_other_tools_are_not_called_reports_of_nsys(
     ending: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     empty = tmp_path / f"empty.{ending}"
