@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bubbleviz.count.statistics import measure_spread
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import (
@@ -37,6 +38,9 @@ OTHER = "other"
 MIN_LATE_SHARE = 0.01
 #: A rank is usually late if it causes at least this fraction of all lateness.
 _MIN_SHARE_OF_LATENESS = 0.5
+#: From a single step, chance cannot be judged. A rank or host is named only if others wait for it for
+#: at least this fraction of the step.
+_MIN_SHARE_OF_SINGLE_STEP = 0.05
 #: A host is usually late if its ranks cause at least this fraction of all lateness.
 _MIN_SHARE_OF_HOST = 0.75
 #: Multiplier and shift of the hash that tells apart sets of ranks (SplitMix64).
@@ -140,6 +144,7 @@ class Lateness:
         arrivals: The last arrival at each barrier.
         ranks: Ranks that arrived last at one or more barriers, largest sum of lateness first.
         n_steps: Number of steps that contain barriers.
+        n_ranks: Number of ranks that visit barriers.
         step_ns: Mean length of a step, or 0 if unknown.
         hidden_part: Name of the part in which barriers were not told apart from work, or "". Time
             that a rank loses in this part is not visible.
@@ -148,6 +153,7 @@ class Lateness:
     arrivals: LateArrivals
     ranks: tuple[LateRank, ...]
     n_steps: int
+    n_ranks: int
     step_ns: float
     hidden_part: str = ""
 
@@ -156,26 +162,34 @@ class Lateness:
         """The rank for which others usually wait, or None.
 
         Others must wait for this rank for at least 1 % of a step on average, and for all other
-        ranks together no longer than for this one.
+        ranks together no longer than for this one. The lateness must exceed what chance gives this
+        rank if all ranks are equally fast.
         """
-        if not self.ranks or not self._is_noticeable(self.ranks[0], _MIN_SHARE_OF_LATENESS):
+        if not self.ranks:
             return None
-        return self.ranks[0]
+        first = self.ranks[0]
+        if not self._is_noticeable(first, _MIN_SHARE_OF_LATENESS):
+            return None
+        is_first = self.arrivals.rank == first.rank
+        return first if self._is_beyond_chance(is_first, 1) else None
 
     def find_late_host(self, hosts: Sequence[str]) -> LateHost | None:
         """Return the host whose ranks usually arrive last, or None.
 
-        Its ranks must cause at least three quarters of all lateness, and at least 1 % of a step on
-        average. At most half of all ranks may be on this host.
+        Its ranks must cause at least three quarters of all lateness, at least 1 % of a step on
+        average, and more lateness than chance gives them if all ranks are equally fast. At most
+        half of all ranks may be on this host.
 
         Args:
             hosts: Host of each rank.
         """
         host_of_last = np.array([hosts[rank] for rank in self.arrivals.rank.tolist()], object)
         for host in sorted({hosts[rank.rank] for rank in self.ranks}):
-            if 2 * sum(of_rank == host for of_rank in hosts) > len(hosts):
+            n_on_host = sum(of_rank == host for of_rank in hosts)
+            is_on_host = host_of_last == host
+            if 2 * n_on_host > len(hosts) or not self._is_beyond_chance(is_on_host, n_on_host):
                 continue
-            on_host = self.arrivals.take(host_of_last == host)
+            on_host = self.arrivals.take(is_on_host)
             (together,) = sum_by_rank(on_host.replace_columns(rank=np.zeros_like(on_host.rank)))
             if self._is_noticeable(together, _MIN_SHARE_OF_HOST):
                 return LateHost(host, together)
@@ -186,6 +200,26 @@ class Lateness:
         late_ns = sum(rank.late_ns for rank in self.ranks)
         min_late_ns = MIN_LATE_SHARE * self.step_ns * self.n_steps
         return 0 < min_late_ns <= late.late_ns and late.late_ns >= min_share * late_ns
+
+    def _is_beyond_chance(self, is_last: Bools, n_ranks: int) -> bool:
+        """Return whether some ranks cause more lateness than chance gives them.
+
+        If all ranks are equally fast, each rank causes the same lateness on average. The excess is
+        compared with the 95 % confidence interval of its mean over the steps (Student's t).
+
+        Args:
+            is_last: Mask of the arrivals at which these ranks were last.
+            n_ranks: Number of these ranks.
+        """
+        steps = group_rows(self.arrivals.step)
+        late_ns = self.arrivals.late_ns
+        total_ns = np.bincount(steps.of_row, late_ns, minlength=len(steps))
+        of_ranks_ns = np.bincount(steps.of_row, late_ns * is_last, minlength=len(steps))
+        if len(steps) < 2:
+            return bool(of_ranks_ns.sum() >= _MIN_SHARE_OF_SINGLE_STEP * self.step_ns)
+        excess_ns = of_ranks_ns - total_ns * n_ranks / self.n_ranks
+        spread = measure_spread(excess_ns.tolist())
+        return (spread.mean or 0.0) > (spread.ci95 or 0.0)
 
 
 @dataclass(frozen=True)
@@ -219,7 +253,8 @@ def measure_lateness(
     arrivals = arrivals.take(np.append(is_counted, False)[arrivals.step])
     arrivals = _select_divided_steps(arrivals)
     n_steps = len(find_distinct(arrivals.step))
-    return Lateness(arrivals, sum_by_rank(arrivals), n_steps, step_ns)
+    n_ranks = len(find_distinct(visits.rank))
+    return Lateness(arrivals, sum_by_rank(arrivals), n_steps, n_ranks, step_ns)
 
 
 def _select_divided_steps(arrivals: LateArrivals) -> LateArrivals:

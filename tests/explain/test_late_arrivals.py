@@ -214,6 +214,38 @@ def test_ranks_of_a_slow_host_take_turns_and_the_host_is_named(
     assert "Its forward takes" in text
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("steps", [2, 3, 6, 20])
+def test_no_rank_is_late_by_chance(tmp_path: Path, ranks: int, steps: int) -> None:
+    planted = plant_steps(jitter=0.01, ranks=ranks, steps=steps)
+    report = bubbleviz.analyze(write_table(tmp_path / "run.csv", planted))
+    lateness = find_lateness(report)
+    assert lateness is not None
+    assert lateness.ranks
+    assert describe_late_rank(report) == ""
+
+
+@pytest.mark.parametrize(("late_steps", "is_named"), [("11111111", True), ("10101010", False)])
+def test_a_rank_is_late_if_the_lateness_is_not_chance(late_steps: str, is_named: bool) -> None:
+    # Rank 1 or rank 0 arrives last, 40 ns after the other one.
+    visits = [
+        (step, rank, step, 100 * step + (40 if rank == int(late) else 0), 100 * step + 60)
+        for step, late in enumerate(late_steps)
+        for rank in range(2)
+    ]
+    lateness = measure_lateness(make_visits(visits), make_parts([]), 100.0, np.ones(8, bool))
+    assert (lateness.main is not None) == is_named
+
+
+@pytest.mark.parametrize(("late_ns", "is_named"), [(40, False), (60, True)])
+def test_in_a_single_step_a_rank_must_be_late_by_a_larger_share(
+    late_ns: int, is_named: bool
+) -> None:
+    visits = make_visits([(0, 0, 0, 0, 100), (0, 1, 0, late_ns, 100)])
+    lateness = measure_lateness(visits, make_parts([]), 1000.0, np.ones(1, bool))
+    assert (lateness.main is not None) == is_named
+
+
 def test_a_host_with_most_ranks_is_not_late() -> None:
     visits = make_visits([(0, rank, 0, 90 if rank == 0 else 50, 100) for rank in range(3)])
     lateness = measure_lateness(visits, make_parts([]), 100.0, np.ones(1, bool))
