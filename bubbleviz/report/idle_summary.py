@@ -357,6 +357,8 @@ class IdleRank(Struct, frozen=True):
         held_back_ns: Time during which at least one communication kernel was held back.
         are_events_recorded: Whether CUDA events were recorded. If not, ``held_back`` is an upper
             bound, because communication may have waited for an event.
+        capture: Number of the capture in the order of time, starting at 1, or None if the device
+            was captured once.
     """
 
     index: int
@@ -395,6 +397,7 @@ class IdleRank(Struct, frozen=True):
     held_back: tuple[HeldBackCommunication, ...] = ()
     held_back_ns: int = 0
     are_events_recorded: bool = False
+    capture: Count | None = None
 
 
 class IdleSummary(Struct, frozen=True):
@@ -478,5 +481,6 @@ class IdleSummary(Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Return the primary idle share and the sizes of the report."""
-        devices = format_count(len(self.ranks), "device")
+        n_devices = sum(rank.capture in (None, 1) for rank in self.ranks)
+        devices = format_count(n_devices, "device")
         return f"IdleSummary({self.headline} {format_percent(self.bubble_ratio)}, {devices})"

@@ -8,6 +8,7 @@ a thread of their own, inside the ranges of autograd's functions.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,43 @@ _BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
 _LATENCY_US = 5
 
 
-def write_rank_traces(folder: Path, late_part: str, *, ranks: int = 4, steps: int = 5) -> Path:
-    """Write one trace per rank, and return the folder.
+def write_rank_traces(
+    folder: Path,
+    late_part: str,
+    *,
+    ranks: int = 4,
+    steps: int = 5,
+    captures: Sequence[range] = (),
+) -> Path:
+    """Write one trace per rank and capture, and return the folder.
 
     Args:
         folder: Directory of the traces.
         late_part: Part of the step in which rank 1 is late; see :func:`.plant_steps`.
         ranks: Number of ranks.
         steps: Number of steps.
+        captures: Steps that each capture contains. By default, one capture contains all steps.
     """
     folder.mkdir(exist_ok=True)
     planted = list(plant_steps(late_part, ranks=ranks, steps=steps))
     for rank in range(ranks):
-        trace = _Trace(rank, ranks)
+        traces = [_Trace(rank, ranks) for _ in captures or (range(steps),)]
         begin_ns = 1_000_000_000
         for step in (step for step in planted if step.rank == rank):
-            trace.add_step(step, begin_ns)
+            for trace, capture in zip(traces, captures or (range(steps),), strict=True):
+                if step.number in capture:
+                    trace.add_step(step, begin_ns)
             begin_ns = step.end_ns
-        trace.write(folder / f"rank{rank}.pt.trace.json")
+        names = (
+            [f"rank{rank}"]
+            if not captures
+            else [
+                f"rank{rank}.{1_700_000_000_000_000_000 + number}"
+                for number in range(len(captures))
+            ]
+        )
+        for trace, name in zip(traces, names, strict=True):
+            trace.write(folder / f"{name}.pt.trace.json")
     return folder
 
 

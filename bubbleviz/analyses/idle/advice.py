@@ -93,7 +93,7 @@ def make_title(measurement: IdleMeasurement) -> str:
     window = "" if measurement.window is None else f", in {measurement.window} only"
     if not measurement.devices:
         return f"{hosts_text}: operators were recorded, but no device work{window}"
-    devices = format_count(len(measurement.devices), "device")
+    devices = measurement.device_count
     if measurement.span_ns:
         devices += (
             f", idle for {format_percent(measurement.idle_ns / measurement.span_ns)} of the time"

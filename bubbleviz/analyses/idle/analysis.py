@@ -25,6 +25,7 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.interpret import record, start_skew
+from bubbleviz.interpret.device_captures import DeviceCapture, number_devices
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.listed_gpus import find_gpus_without_work
 from bubbleviz.interpret.recording import UnknownKernels
@@ -290,7 +291,7 @@ def _make_report(
         limitations: Limitations of the run, listed before the limitations of the individual
             profiles.
     """
-    ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
+    ranks = _label_ranks(_number_captures(profiles))
     waiting = _find_waiting_names(profiles)
     profile_limitations = [note for profile in profiles for note in profile.limitations]
     without_work = find_gpus_without_work(gpu for each in profiles for gpu in each.listed_gpus)
@@ -363,8 +364,34 @@ def _make_window_since(start_ns: int) -> Window:
     return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
 
 
+def _number_captures(profiles: Sequence[MeasuredProfile]) -> list[RankIdle]:
+    """Return the ranks of all profiles, with the captures of each device numbered by time."""
+    ranks = [rank for profile in profiles for rank in profile.ranks]
+    captures = []
+    for profile in profiles:
+        utc_ns = profile.session_utc_ns if profile.is_host_known else None
+        captures += [
+            DeviceCapture(
+                rank.host,
+                rank.pid,
+                rank.device_id,
+                None if utc_ns is None else (rank.start_ns + utc_ns, rank.end_ns + utc_ns),
+            )
+            for rank in profile.ranks
+        ]
+    rows_of_device = defaultdict[int, list[int]](list)
+    for row, device in enumerate(number_devices(captures)):
+        rows_of_device[device].append(row)
+    for rows in rows_of_device.values():
+        if len(rows) > 1:
+            in_time = sorted(rows, key=lambda row: captures[row].span_ns or (0, 0))
+            for number, row in enumerate(in_time, 1):
+                ranks[row] = replace(ranks[row], capture=number)
+    return ranks
+
+
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Label each rank with its host and device, adding details if labels would be equal.
+    """Label each rank with its host, device and capture, adding details if labels would be equal.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
     the host is replaced with the profile's file name, and finally with the profile's path.
@@ -374,15 +401,19 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
         strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
         for rank in ranks
     ]
-    labels = [f"{host} {rank.device_label}" for host, rank in zip(hosts, ranks, strict=True)]
+    devices = [
+        rank.device_label if rank.capture is None else f"{rank.device_label} capture {rank.capture}"
+        for rank in ranks
+    ]
+    labels = [f"{host} {device}" for host, device in zip(hosts, devices, strict=True)]
     for locations in (
         hosts,
         [Path(rank.path).name for rank in ranks],
         [rank.path for rank in ranks],
     ):
         if len(set(labels)) < len(labels):
-            pairs = zip(locations, ranks, strict=True)
-            labels = [f"{where} pid {rank.pid} {rank.device_label}" for where, rank in pairs]
+            details = zip(locations, ranks, devices, strict=True)
+            labels = [f"{where} pid {rank.pid} {device}" for where, rank, device in details]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
 
 
@@ -412,8 +443,8 @@ def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitat
     Profiles that record UTC are checked together. A profile that does not record UTC has no clock
     in common with other profiles, so it is checked separately.
     """
-    timed = [profile for profile in profiles if profile.has_utc]
-    groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]
+    timed = [profile for profile in profiles if profile.session_utc_ns is not None]
+    groups = [timed, *([profile] for profile in profiles if profile.session_utc_ns is None)]
     for group in groups:
         kernels = _number_unknown_kernels(group)
         yield from find_waiting_names(kernels, "exposed communication is too small")

@@ -230,6 +230,7 @@ def _make_rank_entry(
         gaps=n_gaps,
         longest_gaps=longest_gaps,
         relative_score=score,
+        capture=rank.capture,
     )
 
 

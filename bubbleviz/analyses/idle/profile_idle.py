@@ -39,8 +39,9 @@ class MeasuredProfile:
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
         unknown_kernels: Kernels whose names are not in any list of known kernels. Their times are
-            in UTC if ``has_utc``, otherwise on the profile's own clock.
-        has_utc: Whether the profile records UTC.
+            in UTC if it is recorded, otherwise on the profile's own clock.
+        session_utc_ns: UTC time at time 0 of the profile, or None if unknown.
+        is_host_known: Whether the profile records the name of its host.
         listed_gpus: GPUs that the profile lists.
     """
 
@@ -48,7 +49,8 @@ class MeasuredProfile:
     limitations: tuple[Limitation, ...]
     recorded: tuple[start_skew.RecordedDevice, ...]
     unknown_kernels: tuple[UnknownKernels, ...]
-    has_utc: bool
+    session_utc_ns: int | None
+    is_host_known: bool
     listed_gpus: tuple[ListedGpu, ...]
 
 
@@ -98,7 +100,8 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
         limitations=(*losses, *_find_limitations(profile, evidence, ranks)),
         recorded=evidence.recorded,
         unknown_kernels=_find_unknown_kernels(profile, options.kinds, window_ns),
-        has_utc=profile.source.session_utc_ns is not None,
+        session_utc_ns=profile.source.session_utc_ns,
+        is_host_known=profile.source.host_known,
         listed_gpus=list_gpus(profile),
     )
 

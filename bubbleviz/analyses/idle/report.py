@@ -206,6 +206,8 @@ class RankIdle:
         has_communicators: Whether the profile records which ranks take part in its communication.
         overhead_ns: Time in the span during which the profiler recorded that it stopped the
             process.
+        capture: Number of the capture in the order of time, starting at 1, or None if the device
+            was captured once.
     """
 
     label: str
@@ -247,6 +249,7 @@ class RankIdle:
     are_events_recorded: bool = False
     has_communicators: bool = False
     overhead_ns: int = 0
+    capture: int | None = None
 
     def __repr__(self) -> str:
         idle_ms, span_ms = self.idle_ns / 1e6, self.span_ns / 1e6
@@ -371,6 +374,14 @@ class IdleMeasurement:
     def devices(self) -> tuple[RankIdle, ...]:
         """The ranks that are devices, without hosts."""
         return tuple(rank for rank in self.ranks if not rank.is_host)
+
+    @property
+    def device_count(self) -> str:
+        """The number of devices as text, and the number of captures if it is larger."""
+        n_devices = sum(rank.capture in (None, 1) for rank in self.devices)
+        devices = format_count(n_devices, "device")
+        n_captures = len(self.devices)
+        return devices if n_captures == n_devices else f"{n_captures:,} captures of {devices}"
 
     @property
     def shown_ranks(self) -> tuple[RankIdle, ...]:

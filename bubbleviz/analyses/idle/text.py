@@ -31,7 +31,7 @@ from bubbleviz.analyses.idle.report import (
     StepIdle,
 )
 from bubbleviz.conventions import host_activities, kinds
-from bubbleviz.model.texts import format_percent, to_one_line
+from bubbleviz.model.texts import format_count, format_percent, to_one_line
 from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.idle_causes import ACTIVITY_TITLE, list_activity_rows
@@ -620,8 +620,10 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
     )
     yield _make_table(title, rows, len(order), top, "", ("device",))
     most_idle, least_idle = order[0], order[-1]
+    is_repeated = any(rank.capture is not None for rank in measurement.devices)
+    compared = format_count(len(order), "capture" if is_repeated else "device")
     yield blocks.Sentence(
-        f"idle time of {len(order)} devices: {format_percent(float(idle[least_idle]))} "
+        f"idle time of {compared}: {format_percent(float(idle[least_idle]))} "
         f"({labels[least_idle]}) to {format_percent(float(idle[most_idle]))} "
         f"({labels[most_idle]}), median {format_percent(float(np.median(idle)))}"
     )

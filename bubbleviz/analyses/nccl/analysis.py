@@ -24,7 +24,7 @@ from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.inspector_notes import list_inspector_limitations
 from bubbleviz.analyses.nccl.kernels import Kernels, pool_kernels
 from bubbleviz.analyses.nccl.late_devices import measure_late_devices
-from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
+from bubbleviz.analyses.nccl.profiles import NcclProfile, number_gpus, read_profile
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyzeError, UsageError
 from bubbleviz.explain.late_arrivals import Lateness
@@ -196,7 +196,10 @@ def _add_lateness(communication: Communication, profiles: Sequence[NcclProfile])
     device. The process is added if names would be equal.
     """
     table = communication.operations
-    places = [place for profile in profiles for place in profile.kernels.places]
+    all_places = [place for profile in profiles for place in profile.kernels.places]
+    gpu_of_place = number_gpus(profiles)
+    _, first_place = np.unique(gpu_of_place, return_index=True)
+    places = [all_places[index] for index in first_place.tolist()]
     names = [f"{host} GPU {gpu}" for _, gpu, host in places]
     if len(set(names)) < len(names):
         names = [f"{host} pid {pid} GPU {gpu}" for pid, gpu, host in places]
@@ -204,7 +207,9 @@ def _add_lateness(communication: Communication, profiles: Sequence[NcclProfile])
     pairs = find_distinct_rows(table.gpu, table.run_rank, mask=is_known)
     for gpu, rank in pairs.T.tolist():
         names[gpu] = f"rank {rank} ({places[gpu][2]})"
-    lateness = measure_late_devices(table, profiles) if len(places) > 1 else None
+    lateness = None
+    if len(places) > 1:
+        lateness = measure_late_devices(table, profiles, gpu_of_place)
     hosts = tuple(host for _, _, host in places)
     return replace(communication, lateness=lateness, gpu_names=tuple(names), gpu_hosts=hosts)
 
@@ -227,6 +232,9 @@ def merge_communication(
     pool = pool_kernels([profile.kernels for profile in profiles], sessions)
     events, event_clocks, n_ambiguous = align_events(recorded, pool)
     table = collect_operations(recorded, events, profiles, pool)
+    gpu_of_place = number_gpus(profiles)
+    table = replace(table, gpu=_join_gpus(table.gpu, gpu_of_place))
+    pool = replace(pool, gpu_index=gpu_of_place[pool.gpu_index])
     is_dump_file = [*(file.rank != NONE for file in recorded), *(False for _ in profiles)]
     is_dumped = np.array(is_dump_file)[table.source]
     dump_clocks = {*find_distinct(table.clock[is_dumped]).tolist()}
@@ -254,6 +262,21 @@ def merge_communication(
         recorded, profiles, communication, n_ambiguous, instance, n_unpaired
     )
     return replace(communication, limitations=tuple(limitations))
+
+
+def _join_gpus(gpu: Ints, gpu_of_place: Ints) -> Ints:
+    """Return the GPU of each operation, with one number for all captures of a GPU.
+
+    Args:
+        gpu: For each operation, the index of its GPU in the profiles, or -1 if unknown. GPUs that
+            only event files contain have larger numbers.
+        gpu_of_place: Number of the distinct GPU of each GPU in the profiles.
+    """
+    n_gpus = int(gpu_of_place.max(initial=NONE)) + 1
+    is_profiled = (gpu >= 0) & (gpu < len(gpu_of_place))
+    joined = np.where(gpu == NONE, NONE, gpu - len(gpu_of_place) + n_gpus)
+    joined[is_profiled] = gpu_of_place[gpu[is_profiled]]
+    return joined
 
 
 def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> tuple[Ints, int]:

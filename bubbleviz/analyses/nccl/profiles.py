@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,10 +22,12 @@ from bubbleviz.conventions import kinds as naming
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret import communication, linking, record
+from bubbleviz.interpret.device_captures import DeviceCapture, number_devices
 from bubbleviz.interpret.process_steps import find_extent
 from bubbleviz.interpret.start_skew import RecordedDevice, find_recorded_devices
 from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.profile import Profile, Ranges, Source
@@ -124,6 +126,28 @@ def read_profile(
         source=replace(profile.source, path=path),
         limitations=record.rename_limitations(profile.limitations, export, path),
     )
+
+
+def number_gpus(profiles: Sequence[NcclProfile]) -> Ints:
+    """Number the distinct GPUs of all profiles, because several profiles may contain a GPU.
+
+    Returns:
+        Number of each GPU, in the order of the profiles' ``kernels.places``.
+    """
+    captures = []
+    for profile in profiles:
+        kernels, source = profile.kernels, profile.source
+        spans = group_extents(
+            kernels.gpu_index, len(kernels.places), kernels.start_ns, kernels.end_ns
+        )
+        ran = np.bincount(kernels.gpu_index, minlength=len(kernels.places)) > 0
+        for index, (pid, gpu, host) in enumerate(kernels.places):
+            span_ns = None
+            if ran[index] and source.host_known and source.session_utc_ns is not None:
+                start_ns, end_ns = (int(bound[index]) + source.session_utc_ns for bound in spans)
+                span_ns = start_ns, end_ns
+            captures.append(DeviceCapture(host, pid, gpu, span_ns))
+    return np.array(number_devices(captures), np.int64)
 
 
 def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
