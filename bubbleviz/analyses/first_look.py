@@ -17,7 +17,7 @@ from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import is_report, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles
-from bubbleviz.sources.readers import find_reader
+from bubbleviz.sources.readers import find_reader, list_missing_columns
 
 #: Maximum number of profiles per run whose range names are examined.
 _MAX_EXAMINED = 4
@@ -77,7 +77,9 @@ def _choose_by_names(
             return "analyze", "nsys has not exported the range names yet"
         try:
             if noun := find_reader(file.path).operations:
-                return "analyze", f"{file.path} is {noun}"
+                # If a table lacks columns, analyze names them.
+                is_other_table = bool(list_missing_columns(file.path))
+                return "analyze", "" if is_other_table else f"{file.path} is {noun}"
             names = record.sample_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:
             continue

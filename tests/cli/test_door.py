@@ -88,6 +88,18 @@ def test_a_file_that_is_no_profile_is_refused_without_suggesting_commands(
     assert "is not a profile; pass an SQLite export" in cli.refused(str(file), code=1)
 
 
+def test_a_table_that_lacks_columns_is_not_called_a_table_of_operations(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    path = tmp_path / "sums.csv"
+    path.write_text("kernel,ms\ngemm,2\n")
+
+    code, _, err = cli(path)
+
+    assert code == 1
+    assert err.startswith(f"bubbleviz: {path}: is not a table of operations, because it lacks ")
+
+
 def test_nccl_events_run_the_nccl_command(tmp_path: Path, cli: CommandLine) -> None:
     args = {"SeqNum": 1, "CommHash": 1, "Rank": 0, "Count": 8, "Datatype": "ncclFloat32"}
     event = {"name": "AllReduce", "cat": "COLL", "id": 0, "pid": 1, "tid": 0, "args": args}
