@@ -583,6 +583,7 @@ def _list_limitations(
         note.kind is LimitationKind.MICROBATCHES_INFERRED for note in file_limitations
     )
     limitations.extend(_list_unaveraged(counts, is_numbered=not is_inferred))
+    limitations.extend(_list_other_sizes(counts))
     limitations.extend(_list_unrecorded_waits(run, counts))
     limitations.extend(_find_missing_operations(run, counts))
     limitations.extend(merge_limitations(_describe_idle_ranks(run, counts)))
@@ -664,6 +665,24 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
     ):
         if number:
             yield Limitation(subject, reason, number, kind)
+
+
+def _list_other_sizes(counts: Counts) -> Iterator[Limitation]:
+    """Yield a limitation if complete iterations have another number of microbatches than usual."""
+    training = [
+        i
+        for i in counts.iterations
+        if i.complete and i.kind == TRAINING and counts.is_in_window[i.index]
+    ]
+    usual = next((i.microbatches for i in training if i.averaged), None)
+    n_others = sum(i.microbatches != usual for i in training)
+    if usual is not None and n_others:
+        yield Limitation(
+            "iterations with another number of microbatches",
+            f"the averaged iterations have {usual:,} microbatches, the most frequent number, so "
+            "these iterations are listed but not averaged",
+            n_others,
+        )
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:

@@ -83,6 +83,24 @@ def test_files_may_be_given_together_with_the_sizes(dumped: DumpedRun) -> None:
         bubbleviz.analyze(dumped.folder / "config.json")
 
 
+def test_iterations_of_a_ramp_up_are_named(dumped: DumpedRun, tmp_path: Path) -> None:
+    """The number of microbatches grows during training (``--rampup-batch-size``)."""
+    small = write_dumped_run(tmp_path / "small", "1f1b", 4, 4, slow=(1, 1))
+    for rank in range(4):
+        first = json.loads(small.rank_file(rank).read_text())
+        later = json.loads(dumped.rank_file(rank).read_text())
+        later = {str(int(number) + len(first)): passes for number, passes in later.items()}
+        dumped.rank_file(rank).write_text(json.dumps(first | later))
+
+    report = bubbleviz.analyze(dumped.folder)
+
+    assert [iteration.averaged for iteration in report.iterations] == [False] * 2 + [True] * 3
+    what = "iterations with another number of microbatches"
+    (note,) = [entry for entry in report.limitations if entry.what == what]
+    assert note.count == 2
+    assert note.reason.startswith("the averaged iterations have 8 microbatches")
+
+
 def test_a_missing_rank_makes_ratios_incomplete(dumped: DumpedRun) -> None:
     dumped.rank_file(3).unlink()
 
