@@ -98,7 +98,8 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     out = cli.printed("analyze", *traces, "--memory", "--what-if", "--memory-limit", "2GB")
 
     assert "Memory of a microbatch" in out
-    row = next(line.split() for line in out.splitlines() if line.strip().startswith("1  "))
+    table = out[out.index("Memory of a microbatch") :]
+    row = next(line.split() for line in table.splitlines() if line.strip().startswith("1  "))
     assert row[:7] == ["1", "80.00", "MB", "80.00", "MB", "80.00", "MB"]
     assert "fits in 2.00 GB" in out
     assert "as measured, other schedules without delays except transfers" in " ".join(out.split())
@@ -127,6 +128,8 @@ def test_stages_with_memory_to_spare_are_listed(cli: CommandLine, tmp_path: Path
     assert rows[0][-4:] == ["400.00", "MB", spare, "MB"]
     assert rows[1][-4:] == ["900.00", "MB", "0", "B"]
     assert "what moving one layer does to time and memory is unknown" in " ".join(out.split())
+    first_screen = cli.printed("analyze", *traces, "--memory")
+    assert "\n".join(table[:5]) in first_screen
     assert "Peak memory by stage" not in cli.printed("analyze", str(FIXTURES / "1f1b"), "-v")
 
 

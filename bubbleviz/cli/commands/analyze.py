@@ -250,5 +250,6 @@ def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: 
     if has_schedules:
         show(savings.list_schedules(report))
     if report.memory is not None:
+        show(times.list_peaks(report))
         show(times.list_memory(report))
     show(extra_work.list_extra_work(report))
