@@ -283,7 +283,7 @@ def list_peaks(report: Report) -> Iterator[doc.Block]:
     )
     name = to_one_line(name_rank(report, highest.rank), 60)
     yield doc.Sentence(
-        f"to spare: below the highest peak of all ranks, {_format_bytes(highest.peak_bytes)} on "
+        f"to spare: below the highest peak of all profiled ranks, {_format_bytes(highest.peak_bytes)} on "
         f"{name}; resident: weights, gradients and optimizer states, allocated when an iteration "
         "begins"
     )
