@@ -283,9 +283,9 @@ def list_peaks(report: Report) -> Iterator[doc.Block]:
     )
     name = to_one_line(name_rank(report, highest.rank), 60)
     yield doc.Sentence(
-        f"to spare: below the highest peak of all profiled ranks, {_format_bytes(highest.peak_bytes)} on "
-        f"{name}; resident: weights, gradients and optimizer states, allocated when an iteration "
-        "begins"
+        "to spare: below the highest peak of all profiled ranks, "
+        f"{_format_bytes(highest.peak_bytes)} on {name}; resident: weights, gradients and "
+        "optimizer states, allocated when an iteration begins"
     )
     moves = find_layer_moves(report)
     if moves is not None:
