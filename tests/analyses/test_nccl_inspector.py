@@ -169,6 +169,15 @@ def test_ranks_without_a_common_communicator_are_named_by_their_files(
     assert "node0-pid103.log" in output
 
 
+def test_ranks_without_a_file_are_named(tmp_path: Path) -> None:
+    folder = Path(write_run(tmp_path, (0, 1, 0, 2, 0)))
+    for pid in (101, 103):
+        next(folder.glob(f"*-pid{pid}.log")).unlink()
+    notes = measure_communication(str(folder)).limitations
+    (reason,) = (note.reason for note in notes if note.what == "operations with missing members")
+    assert reason.startswith("no operation of ranks 1,3 of 5 was found in communicator 0x007f8c")
+
+
 def test_damaged_files_are_read_as_far_as_possible(tmp_path: Path) -> None:
     calls = [Call("AllReduce", n, 0, 2 * MS) for n in range(4)]
     path = Path(Inspector().add_dump(calls).write(tmp_path))

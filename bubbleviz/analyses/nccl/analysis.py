@@ -19,6 +19,7 @@ from bubbleviz.analyses.nccl.communications import (
     RecordingClock,
     Split,
     Timing,
+    format_communicator,
 )
 from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.inspector_notes import list_inspector_limitations
@@ -30,6 +31,7 @@ from bubbleviz.errors import NothingToAnalyzeError, UsageError
 from bubbleviz.explain.late_arrivals import Lateness
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
+from bubbleviz.model.collectives import format_number_ranges
 from bubbleviz.model.columns import NONE, Ints, make_constant
 from bubbleviz.model.grouping import find_distinct, find_distinct_rows, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind, add_up_counts
@@ -521,6 +523,10 @@ def _count_ranks(
     )
 
 
+#: Maximum number of characters in a list of missing ranks.
+_MAX_RANK_TEXT = 60
+#: Exclusive upper bound on the size of communicators whose missing ranks are listed.
+_MAX_RANKS = 1 << 20
 #: Text about the effect of recordings that start at different times. ``{}`` is a duration.
 _SKEW = "{} of the waiting time is not that device's fault and should be excluded with --window"
 
@@ -560,6 +566,7 @@ def _list_limitations(
     is_unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
     has_communicator = table.communicator != NONE
     is_rooted = np.array([name in ROOTED_OPERATIONS for name in (*table.names, "")])[table.name]
+    incomplete = _find_incomplete(communication, instance)
     is_incomparable = is_unsplit & has_communicator & is_rooted & (table.start_ns == UNKNOWN)
     for subject, count, reason in (
         (
@@ -632,9 +639,9 @@ def _list_limitations(
         ),
         (
             "operations with missing members",
-            _count_incomplete(communication, instance),
-            "a member that was not recorded may have started last, so the others waited at least "
-            "as long as reported",
+            len(incomplete),
+            f"{_describe_absent_members(communication, incomplete)}a member that was not recorded "
+            "may have started last, so the others waited at least as long as reported",
         ),
     ):
         if count:
@@ -669,10 +676,10 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
             yield Limitation(subject, f"{file.path}: {reason}", count, kind)
 
 
-def _count_incomplete(communication: Communication, instance: Ints) -> int:
-    """Count the rows of collectives that have fewer recorded members than ranks.
+def _find_incomplete(communication: Communication, instance: Ints) -> Ints:
+    """Return the rows of collectives that have fewer recorded members than ranks.
 
-    Collectives are not counted if the number of ranks of their communicator is unknown.
+    Collectives are left out if the number of ranks of their communicator is unknown.
     """
     table = communication.operations
     is_compared = (table.split == Split.MEMBERS) | (table.split == Split.DURATION)
@@ -680,7 +687,33 @@ def _count_incomplete(communication: Communication, instance: Ints) -> int:
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
     operation = group_rows(instance[rows]).of_row
     n_members = np.bincount(operation)[operation]
-    return int((n_members < sizes[table.communicator[rows]]).sum())
+    return rows[n_members < sizes[table.communicator[rows]]]
+
+
+def _describe_absent_members(communication: Communication, incomplete: Ints) -> str:
+    """Return a clause on the ranks without operations in a communicator, or "" if there are none.
+
+    The clause describes the communicator with the most incomplete operations. On ties, the smallest
+    index wins.
+
+    Args:
+        communication: The measured operations.
+        incomplete: Rows of collectives with missing members.
+    """
+    table = communication.operations
+    if len(incomplete) == 0:
+        return ""
+    communicator = int(np.bincount(table.communicator[incomplete]).argmax())
+    # Damaged files may contain any size.
+    size = min(communication.ranks[communicator] or 0, _MAX_RANKS)
+    recorded = find_distinct(table.rank[table.communicator == communicator])
+    absent = np.setdiff1d(np.arange(size), recorded).tolist()
+    if not absent or size == _MAX_RANKS or NONE in recorded:
+        return ""
+    noun = "rank" if len(absent) == 1 else "ranks"
+    label = format_communicator(table.communicators[communicator])
+    ranks = texts.to_one_line(format_number_ranges(absent), _MAX_RANK_TEXT)
+    return f"no operation of {noun} {ranks} of {size:,} was found in communicator {label}; "
 
 
 def _select_window(
