@@ -12,6 +12,11 @@ shortest time in a barrier arrives last. Its *lateness* is the mean time by whic
 wait longer. The lateness is divided into parts of the step: the time that the last rank spent in a
 part since the previous barrier, minus the mean time that the other ranks spent in it. The remainder
 is :data:`OTHER`, so the parts add up to exactly the lateness.
+
+Sets of ranks may overlap, as with tensor parallelism within data parallelism. A rank that arrives
+last because it waited at a barrier of another set is not late itself, so this time is subtracted.
+A rank that is late for two sets delays the others only once, so only the set with the largest sum
+counts in each step.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import numpy as np
 
 from bubbleviz.count.statistics import measure_spread
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, make_mask
 from bubbleviz.model.grouping import (
     Groups,
     find_distinct,
@@ -38,8 +43,8 @@ OTHER = "other"
 MIN_LATE_SHARE = 0.01
 #: A rank is usually late if it causes at least this fraction of all lateness.
 _MIN_SHARE_OF_LATENESS = 0.5
-#: From a single step, chance cannot be judged. A rank or host is named only if others wait for it for
-#: at least this fraction of the step.
+#: From a single step, chance cannot be judged. A rank or host is named only if others wait for it
+#: for at least this fraction of the step.
 _MIN_SHARE_OF_SINGLE_STEP = 0.05
 #: A host is usually late if its ranks cause at least this fraction of all lateness.
 _MIN_SHARE_OF_HOST = 0.75
@@ -98,7 +103,9 @@ class LateArrivals(Table):
         rank: Rank that arrived last. If several ranks spend the same time in the barrier, the
             lowest rank.
         n_ranks: Number of ranks that met at the barrier.
-        late_ns: Mean time by which the other ranks waited longer.
+        rank_set: Number of the set of ranks that met at the barrier.
+        late_ns: Mean time by which the other ranks waited longer, minus the time for which the last
+            rank itself waited at barriers of other sets.
         part_ns: ``late_ns`` divided into parts, shape (barriers, parts + 1). The last column is
             the remainder. A part is negative if the last rank spent less time in it.
         is_divided: Mask of the barriers whose lateness is divided. For all other barriers, no
@@ -110,6 +117,7 @@ class LateArrivals(Table):
     step: Ints
     rank: Ints
     n_ranks: Ints
+    rank_set: Ints
     late_ns: Ints
     part_ns: Ints
     is_divided: Bools
@@ -123,7 +131,7 @@ class LateRank:
     Attributes:
         rank: Index of the rank.
         steps: Number of steps in which the rank arrived last at one or more barriers.
-        barriers: Number of barriers at which it arrived last.
+        barriers: Number of counted barriers at which it arrived last.
         late_ns: Sum of its lateness.
         parts: (part, time in ns) pairs, longest first. The times add up to the lateness at the
             barriers whose lateness is divided.
@@ -286,7 +294,8 @@ def find_late_arrivals(visits: Visits, parts: PartTimes) -> LateArrivals:
     inside_ns = visits.leave_ns - visits.enter_ns
     last = find_first_rows(barriers.of_row, inside_ns)
     late_ns = np.rint(_average_excess(-inside_ns, barriers, last)).astype(np.int64)
-    since_ns = _find_common_times(visits, barriers)
+    rank_set = _number_rank_sets(visits.rank, barriers)
+    since_ns = _find_common_times(visits, rank_set[barriers.of_row], barriers)
     is_divided = np.bincount(barriers.of_row, since_ns == NONE, minlength=len(barriers)) == 0
     part_ns = np.zeros((len(barriers), len(names)), np.int64)
     spent_ns = _measure_parts(visits, since_ns, parts)
@@ -294,12 +303,18 @@ def find_late_arrivals(visits: Visits, parts: PartTimes) -> LateArrivals:
         excess_ns = _average_excess(spent_ns[:, part], barriers, last)
         part_ns[:, part] = np.where(is_divided, np.rint(excess_ns), 0)
     remainder_ns = late_ns - part_ns.sum(axis=1)
+    waited_ns = _sum_earlier_waits(visits, since_ns, inside_ns - inside_ns[last][barriers.of_row])
+    excess_wait_ns = np.rint(_average_excess(waited_ns, barriers, last)).astype(np.int64)
+    inherited_ns = np.clip(np.minimum(excess_wait_ns, remainder_ns), 0, late_ns)
+    late_ns -= inherited_ns
+    remainder_ns -= inherited_ns
     part_ns[:, -1] = np.where(is_divided, remainder_ns, 0)
     arrivals = LateArrivals(
         barrier=visits.barrier[last],
         step=visits.step[last],
         rank=visits.rank[last],
         n_ranks=n_ranks,
+        rank_set=rank_set,
         late_ns=late_ns,
         part_ns=part_ns,
         is_divided=np.asarray(is_divided, bool),
@@ -323,7 +338,44 @@ def _average_excess(values: Ints, barriers: Groups, last: Ints) -> Floats:
     return np.asarray(of_last - mean_of_others, np.float64)
 
 
-def _find_common_times(visits: Visits, barriers: Groups) -> Ints:
+def _sum_earlier_waits(visits: Visits, since_ns: Ints, wait_ns: Ints) -> Ints:
+    """Return for how long each rank waited at barriers that it entered since the previous one.
+
+    Args:
+        visits: The visits.
+        since_ns: When the rank left the previous barrier of the same ranks, or -1 if unknown.
+        wait_ns: For each visit, the time for which the rank waited for the last one.
+
+    Returns:
+        One sum per visit, or 0 if ``since_ns`` is unknown.
+    """
+    order = sort_rows(visits.rank, visits.enter_ns)
+    sums_ns = np.append(0, np.cumsum(wait_ns[order]))
+    keys = visits.rank[order], visits.enter_ns[order]
+    low_ns = np.where(since_ns == NONE, visits.enter_ns, since_ns)
+    begin = _count_earlier(*keys, visits.rank, low_ns)
+    end = _count_earlier(*keys, visits.rank, visits.enter_ns)
+    return np.asarray(sums_ns[np.maximum(end, begin)] - sums_ns[begin], np.int64)
+
+
+def _count_earlier(rank: Ints, time_ns: Ints, ranks: Ints, times_ns: Ints) -> Ints:
+    """Return how many rows come before each (rank, time) pair.
+
+    Args:
+        rank: Rank of each row.
+        time_ns: Time of each row. The rows are sorted by (rank, time).
+        ranks: Ranks of the pairs.
+        times_ns: Times of the pairs.
+    """
+    is_query = np.repeat((True, False), (len(ranks), len(rank)))
+    order = sort_rows(np.concatenate((ranks, rank)), np.concatenate((times_ns, time_ns)))
+    n_before = np.cumsum(~is_query[order])
+    counts = np.empty(len(order), np.int64)
+    counts[order] = n_before
+    return counts[: len(ranks)]
+
+
+def _find_common_times(visits: Visits, ranks_met: Ints, barriers: Groups) -> Ints:
     """Return when each rank left the previous barrier of the same ranks.
 
     A previous barrier must be in the same step or in the one before. If there is none, the result
@@ -331,9 +383,9 @@ def _find_common_times(visits: Visits, barriers: Groups) -> Ints:
 
     Args:
         visits: Visits, sorted by (barrier, rank).
+        ranks_met: Number of the set of ranks of each visit's barrier.
         barriers: Groups of visits to the same barrier.
     """
-    ranks_met = _number_rank_sets(visits.rank, barriers)[barriers.of_row]
     order = sort_rows(ranks_met, visits.rank, visits.enter_ns)
     is_same = (ranks_met[order][1:] == ranks_met[order][:-1]) & (
         visits.rank[order][1:] == visits.rank[order][:-1]
@@ -385,7 +437,11 @@ def _measure_parts(visits: Visits, since_ns: Ints, parts: PartTimes) -> Ints:
 
 
 def sum_by_rank(arrivals: LateArrivals) -> tuple[LateRank, ...]:
-    """Sum lateness by rank, largest sum first. Among equal sums, lower ranks come first."""
+    """Sum lateness by rank, largest sum first. Among equal sums, lower ranks come first.
+
+    In each step, only the set of ranks with the largest sum counts.
+    """
+    arrivals = _select_largest_sets(arrivals)
     ranks = group_rows(arrivals.rank)
     late_ns = intervals.group_sum(ranks.of_row, len(ranks), arrivals.late_ns)
     part_ns = np.zeros((len(ranks), len(arrivals.names)), np.int64)
@@ -403,6 +459,18 @@ def sum_by_rank(arrivals: LateArrivals) -> tuple[LateRank, ...]:
         )
         for index in sort_rows(-late_ns).tolist()
     )
+
+
+def _select_largest_sets(arrivals: LateArrivals) -> LateArrivals:
+    """Return the arrivals at the set of ranks for which each rank is latest, in each step.
+
+    Among sets with equal sums, the set with the lowest number is selected.
+    """
+    in_sets = group_rows(arrivals.rank, arrivals.step, arrivals.rank_set)
+    late_ns = intervals.group_sum(in_sets.of_row, len(in_sets), arrivals.late_ns)
+    in_steps = group_rows(arrivals.rank[in_sets.first], arrivals.step[in_sets.first])
+    is_selected = make_mask(len(in_sets), find_first_rows(in_steps.of_row, -late_ns))
+    return arrivals.take(is_selected[in_sets.of_row])
 
 
 def _sort_parts(names: Sequence[str], times_ns: Sequence[int]) -> tuple[tuple[str, int], ...]:

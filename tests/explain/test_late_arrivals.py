@@ -246,6 +246,35 @@ def test_in_a_single_step_a_rank_must_be_late_by_a_larger_share(
     assert (lateness.main is not None) == is_named
 
 
+@pytest.mark.parametrize("tensor_size", [2, 4])
+def test_ranks_that_wait_for_a_late_rank_of_their_tensor_group_are_not_late(
+    tensor_size: int,
+) -> None:
+    tensor_groups = [range(first, first + tensor_size) for first in range(0, 8, tensor_size)]
+    data_groups = [range(first, 8, tensor_size) for first in range(tensor_size)]
+    visits: list[Visit] = []
+    now = [0] * 8
+    for step in range(3):
+        # Rank 1 is late by 10 before each of two barriers of tensor groups.
+        for groups, work, late in (
+            (tensor_groups, 50, 10),
+            (tensor_groups, 50, 10),
+            (data_groups, 0, 0),
+        ):
+            now = [time + work + (late if rank == 1 else 0) for rank, time in enumerate(now)]
+            for number, group in enumerate(groups):
+                leave = max(now[rank] for rank in group) + 1
+                barrier = len(visits) + number
+                visits += [(barrier, rank, step, now[rank], leave) for rank in group]
+                for rank in group:
+                    now[rank] = leave
+    lateness = measure_lateness(make_visits(visits), make_parts([]), 120.0, np.ones(3, bool))
+    assert lateness.main is not None
+    assert lateness.main.rank == 1
+    assert lateness.main.late_ns == lateness.n_steps * 20
+    assert not any(rank.late_ns for rank in lateness.ranks if rank.rank != 1)
+
+
 def test_a_host_with_most_ranks_is_not_late() -> None:
     visits = make_visits([(0, rank, 0, 90 if rank == 0 else 50, 100) for rank in range(3)])
     lateness = measure_lateness(visits, make_parts([]), 100.0, np.ones(1, bool))
