@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.model.texts import capitalize
+from bubbleviz.model.texts import capitalize, format_percent
 from bubbleviz.report.labels import format_ms
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: Chunk lengths are all listed if there are at most this many. Otherwise, the first lengths and the
 #: last one are listed.
 _MAX_LENGTHS, _N_FIRST_LENGTHS = 12, 4
+
+#: Minimum fraction of the variance that lengths explain if they are the reason for uneven times.
+_MIN_EXPLAINED = 0.5
 
 
 def format_cost(cost: ChunkCost) -> str:
@@ -45,14 +48,22 @@ def explain_uneven_chunks(costs: Sequence[ChunkCost]) -> str:
         costs: Chunk costs, one entry per virtual stage.
 
     Returns:
-        A sentence without a final period. It is "" if chunks differ in length and no fit depends on
-        a prefix, or if there are no costs.
+        A sentence without a final period. It is "" if the lengths of chunks explain their times and
+        no fit depends on a prefix, or if there are no costs.
     """
     if any(cost.prompt_tokens and cost.token_squared_ns for cost in costs):
         return "Chunks take longer as their prefix grows"
     tokens = {number for cost in costs for number in (cost.least_tokens, cost.most_tokens)}
     # A chunk of a single token is a decode step, which cannot be made shorter.
-    if len(tokens) != 1 or tokens == {1}:
+    if tokens == {1}:
+        return ""
+    explained = [cost.explained for cost in costs if cost.explained is not None]
+    if len(tokens) > 1 and explained and max(explained) < _MIN_EXPLAINED:
+        return (
+            f"The lengths of chunks explain at most {format_percent(max(explained))} of the "
+            "variance of their times, so longer prefixes may be the reason"
+        )
+    if len(tokens) != 1:
         return ""
     return f"All chunks have {tokens.pop():,} tokens, so longer prefixes may be the reason"
 

@@ -333,6 +333,20 @@ def test_alternating_prompts_are_not_divided(tmp_path: Path) -> None:
     assert all(advice.place != "even-chunks" for advice in write_all_advice(report))
 
 
+def test_lengths_are_not_blamed_if_they_do_not_explain_the_times(tmp_path: Path) -> None:
+    # Prefixes are unknown, and two prompts of different lengths alternate.
+    first = [(4096, 4096 * k) for k in range(14)] + [(2656, 4096 * 14)]
+    second = [(4096, 4096 * k) for k in range(4)] + [(3616, 4096 * 4)]
+    chunks = [chunk for pair in zip(first, second, strict=False) for chunk in pair]
+    chunks += first[len(second) :]
+    times = [(5e6 + 3e4 * x + x * (x + 2 * p)) / UNIT_NS for x, p in chunks]
+    run = Serving(times, (1.0, 1.0, 1.0), tokens=[x for x, _ in chunks])
+    advice = write_all_advice(bubbleviz.analyze(write_table(tmp_path, run)))[0]
+
+    assert advice.text.startswith("Make the chunks that take longest shorter")
+    assert "so longer prefixes may be the reason" in advice.text
+
+
 def test_a_single_stage_needs_no_division() -> None:
     assert split_longest_prompt([make_cost(0, 1e6, 500, 1.0, 100_000)], None, 0.0) is None
 
