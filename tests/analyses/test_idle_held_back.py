@@ -104,6 +104,17 @@ def test_communication_behind_a_kernel_that_fills_the_device_is_found(tmp_path: 
     assert "stream with high priority" in sentence
 
 
+def test_the_start_of_a_kernel_is_no_reason_if_the_next_one_was_launched_earlier(
+    tmp_path: Path,
+) -> None:
+    # With a single queue, the communication would start only after the last GEMM has started.
+    kernels = [*BEHIND_START, k(300, 310, 4, "next_gemm")]
+    path = write(tmp_path, kernels, [*CALLS, c(4, 6, 4)])
+
+    (held,) = list_held(get_only_rank(bubbleviz.idle(path)))
+    assert held[2:4] == ("first", "end")
+
+
 #: The event is recorded after the first kernel and before the second one is launched.
 RECORDING, WAITING = c(-5, -4, 8, name="cudaEventRecord"), c(4, 5, 9, name="cudaStreamWaitEvent")
 LATE = [*CALLS[:2], c(85, 87, 3)]
@@ -216,6 +227,16 @@ def draw_work(draw: st.DrawFn) -> list[Work]:
     return work
 
 
+def is_last_launched(reason: Work, late: Work, work: Sequence[Work]) -> bool:
+    """Return whether the next work on the reason's stream was launched after the late work."""
+    following = [
+        w
+        for w in work
+        if (w.device, w.stream) == (reason.device, reason.stream) and w.start > reason.start
+    ]
+    return not following or min(following, key=lambda w: w.start).launched >= late.launched
+
+
 def find_by_hand(work: Sequence[Work], moments: Sequence[str]) -> set[tuple[int, int, str, int]]:
     """Return the number of each held-back kernel, its reason, the moment, and the time in units."""
     ready = {}
@@ -239,6 +260,7 @@ def find_by_hand(work: Sequence[Work], moments: Sequence[str]) -> set[tuple[int,
                 and w.stream != c_.stream
                 and w.launched < c_.launched
                 and 0 <= c_.start - getattr(w, moment) <= 2
+                and (moment == "end" or is_last_launched(w, c_, work))
             ]
             if reasons:
                 found.add((number, max(reasons)[1], moment, c_.start - ready[number]))

@@ -21,6 +21,7 @@ import numpy as np
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device
 from bubbleviz.analyses.idle.proved_waits import get_work_name
 from bubbleviz.analyses.idle.waits import (
+    FOREVER,
     NEVER,
     SLACK_NS,
     EventTimes,
@@ -82,7 +83,8 @@ def find_held_back(
     else, and all events that its stream waited for are known. It was held back if it was ready at
     least ``LATENCY_NS`` before its start, and a kernel of another stream explains the start:
 
-    - A kernel that was launched earlier started at the same time.
+    - A kernel that was launched earlier started at the same time, and the next work on its stream
+      was launched later. In a shared queue, all work that was launched earlier starts first.
     - Otherwise, a kernel that was launched earlier ended at the same time. This is no evidence if
       no events were recorded, because the end of a kernel may complete an event.
 
@@ -210,22 +212,27 @@ def _explain_starts(
     times = (activities.start_ns, activities.end_ns)
     for number, time_ns in enumerate(times if are_events_known else times[:1]):
         rows = np.flatnonzero(behind == NONE)
-        behind[rows] = _find_reasons(launched, is_reason, time_ns, work[rows])
+        is_start = time_ns is activities.start_ns
+        behind[rows] = _find_reasons(launched, is_reason, time_ns, work[rows], is_start=is_start)
         moment[rows] = number
     return behind, moment
 
 
-def _find_reasons(launched: _LaunchedKernels, is_reason: Bools, time_ns: Ints, work: Ints) -> Ints:
+def _find_reasons(
+    launched: _LaunchedKernels, is_reason: Bools, time_ns: Ints, work: Ints, *, is_start: bool
+) -> Ints:
     """Return the kernel of another stream that explains each late start, or -1 if none does.
 
     The reason was launched before the work, and its start or end is at most ``_REACTION_NS`` before
-    the start of the work. The latest such time wins.
+    the start of the work. A start is a reason only if the next work on the stream was launched
+    after the late work. The latest such time wins.
 
     Args:
         launched: The activities and their launches.
         is_reason: Mask of the kernels that may be the reason.
         time_ns: Start or end of each activity.
         work: Rows of the work that started late.
+        is_start: Whether ``time_ns`` contains starts.
     """
     rank, started_ns = launched.activities.rank, launched.activities.start_ns[work]
     latest_ns = started_ns + SLACK_NS
@@ -243,15 +250,39 @@ def _find_reasons(launched: _LaunchedKernels, is_reason: Bools, time_ns: Ints, w
         latest_ns,
         or_at=True,
     )
+    next_launch_ns = np.full(len(reasons), FOREVER, np.int64)
+    if is_start:
+        next_launch_ns = _find_next_launches(launched, reasons)
     behind = np.full(len(work), NONE, np.int64)
     for back in range(_MAX_CANDIDATES):
-        reason = np.append(reasons, NONE)[np.where(last >= back, last - back, NONE)]
+        position = np.where(last >= back, last - back, NONE)
+        reason = np.append(reasons, NONE)[position]
         is_match = (behind == NONE) & (reason != NONE) & (rank[reason] == rank[work])
         is_match &= launched.streams[reason] != launched.streams[work]
         is_match &= launched.launched_ns[reason] < launched.launched_ns[work]
         is_match &= started_ns - time_ns[reason] <= _REACTION_NS
+        is_match &= np.append(next_launch_ns, FOREVER)[position] >= launched.launched_ns[work]
         behind[is_match] = reason[is_match]
     return behind
+
+
+def _find_next_launches(launched: _LaunchedKernels, rows: Ints) -> Ints:
+    """Return the launch time of the next activity on the stream of each row.
+
+    Activities whose launch is unknown are skipped. The time is :data:`FOREVER` for the last
+    activity of a stream.
+    """
+    activities, streams = launched.activities, launched.streams
+    known = np.flatnonzero(launched.is_known & np.isin(streams, streams[rows]))
+    stream_id = group_rows(activities.rank[known].astype(np.int64), streams[known]).of_row
+    order = np.lexsort((activities.start_ns[known], stream_id))
+    in_order, stream_id = known[order], stream_id[order]
+    next_launch_ns = np.full(len(known), FOREVER, np.int64)
+    has_next = stream_id[1:] == stream_id[:-1]
+    next_launch_ns[:-1][has_next] = launched.launched_ns[in_order[1:]][has_next]
+    of_known = np.empty_like(next_launch_ns)
+    of_known[order] = next_launch_ns
+    return np.asarray(of_known[find_positions(known, rows)], np.int64)
 
 
 def sum_held_back(
