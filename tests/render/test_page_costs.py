@@ -17,6 +17,8 @@ from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
+from tests.explain.test_first_step import compile_all
+from tests.explain.test_first_step import write_table as plant_warm_up
 from tests.planting.options import Planting
 from tests.render.test_page_reading import find_violations
 from tests.support.drawn_reports import make_report
@@ -215,10 +217,29 @@ def test_the_page_shows_how_much_extra_work_fits(opened: Open, tmp_path: Path) -
     assert float(shared[5]) == pytest.approx(extra.fitting_ns / 1e6)
 
 
+def test_the_page_shows_the_warm_up_of_the_first_iteration(opened: Open, tmp_path: Path) -> None:
+    lengths_ms = plant_warm_up(tmp_path / "run.csv", compile_all([50] * 4, [90] * 4))
+    report = bubbleviz.analyze(tmp_path / "run.csv")
+    step = report.explanation.first_step
+    assert step is not None
+    for page in (report, saved(report, tmp_path)):
+        web_page = opened(page)
+        rows = read_cells(web_page.page.locator("#first-step tbody tr"))
+
+        assert "First iteration" in contents_of(web_page)
+        assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+        assert [row[2:5] for row in rows] == [["50.0", "90.0", "140"]] * 4
+        text = find_section(web_page, "first-step").inner_text()
+        assert f"Iteration 0 takes {lengths_ms[0]} ms instead of {lengths_ms[1]:.1f} ms" in text
+        assert f"would save up to {step.saving_ns / 1e6:.0f} ms" in text
+        assert find_violations(web_page) == []
+
+
 def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
     web_page = opened(analyze_planting(RUN))
 
-    assert not {"Chunks", "Memory", "What if", "Extra work"} & set(contents_of(web_page))
+    optional = {"Chunks", "Memory", "What if", "Extra work", "First iteration"}
+    assert not optional & set(contents_of(web_page))
     assert find_section(web_page, "chunks").count() == find_section(web_page, "memory").count() == 0
     assert "Slowdown" in contents_of(web_page)
 

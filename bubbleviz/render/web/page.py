@@ -66,6 +66,7 @@ _SCRIPTS = (
     "chunks",
     "memory",
     "extra_work",
+    "first_step",
     "parts",
     "details",
     "overview",

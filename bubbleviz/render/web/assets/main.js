@@ -168,6 +168,7 @@ function fillPanels(run, timeline) {
   fill("changes", ...(changes ? [...explainTable("changes", changes), hint] : [makeNote("Unknown for this run.")]));
   fillIf(run.report.what_if, "what-if", () => compareSchedules(run));
   fill("times", ...explainTable("phase times by stage", makePhaseTimesTable(run)));
+  fillIf(run.report.first_step?.stages.length, "first-step", () => makeFirstStepPanel(run));
   fill("slowdown", ...makeSlowdownPanel(run));
   fillIf(run.report.chunk_costs?.length, "chunks", () => makeChunksPanel(run));
   fillIf(run.report.extra_work, "extra-work", () => makeExtraWorkPanel(run));
