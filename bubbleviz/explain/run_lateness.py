@@ -51,8 +51,8 @@ def measure_run_lateness(
         has_common_clock: Whether times of different ranks can be compared.
 
     Returns:
-        The lateness over the averaged iterations, or None if the run has several stages, or no
-        collective of several ranks in an averaged iteration.
+        The lateness over the averaged iterations in which no rank lacks operations, or None if the
+        run has several stages, or no collective of several ranks in an averaged iteration.
     """
     if len(run.ranks) < 2 or len({rank.stage for rank in run.ranks}) > 1:
         return None
@@ -65,10 +65,28 @@ def measure_run_lateness(
         visits = _arrive_at_last_backwards(visits, compute)
     parts = _list_parts(compute, begin_ns, run)
     step_ns = _average_length(compute, run.averaged)
-    lateness = measure_lateness(visits, parts, step_ns, run.averaged)
+    lateness = measure_lateness(visits, parts, step_ns, _select_iterations(compute, run.averaged))
     if not len(lateness.arrivals):
         return None
     return lateness if recorded is None else replace(lateness, hidden_part=BACKWARD_PART)
+
+
+def _select_iterations(compute: Operations, averaged: Bools) -> Bools:
+    """Return a mask of the averaged iterations in which the largest number of ranks compute.
+
+    Optimizer steps do not count. If the forwards and backwards of a rank are missing, its time
+    cannot be divided into parts.
+
+    Args:
+        compute: Compute operations of all ranks.
+        averaged: Mask of the averaged iterations.
+    """
+    compute = compute.take(~mask_phases(compute.phase, (Phase.OPTIMIZER,)))
+    steps = group_rows(compute.rank, compute.iteration)
+    iteration = compute.iteration[steps.first]
+    n_ranks = np.bincount(iteration, minlength=len(averaged))
+    is_complete: Bools = n_ranks == n_ranks[averaged].max(initial=0)
+    return np.asarray(averaged & is_complete, bool)
 
 
 def _average_length(compute: Operations, averaged: Bools) -> float:

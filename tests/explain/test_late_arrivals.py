@@ -246,6 +246,18 @@ def test_in_a_single_step_a_rank_must_be_late_by_a_larger_share(
     assert (lateness.main is not None) == is_named
 
 
+def test_iterations_in_which_a_rank_lacks_operations_are_left_out(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "run.csv", plant_steps("backward"))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    missing = ("1,F,3,", "1,BW,3,")
+    path.write_text("".join(line for line in lines if not line.startswith(missing)), "utf-8")
+    lateness = find_lateness(bubbleviz.analyze(path))
+    assert lateness is not None
+    assert lateness.main is not None
+    assert 3 not in lateness.arrivals.step
+    assert lateness.main.parts[0] == ("backward", 20_000_000 * lateness.n_steps)
+
+
 @pytest.mark.parametrize("tensor_size", [2, 4])
 def test_ranks_that_wait_for_a_late_rank_of_their_tensor_group_are_not_late(
     tensor_size: int,
