@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -301,8 +302,11 @@ def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
 def _is_profile(file: str) -> bool:
     """Return whether a reader with a matching ``possible_suffixes`` entry recognizes a file.
 
-    The result is False for a file that cannot be read.
+    A name that only one format uses is sufficient. Otherwise, the result is False for a file that
+    cannot be read.
     """
+    if any(fnmatch(Path(file).name, reader.names) for reader in READERS):
+        return True
     with suppress(ProfileError):
         return any(
             is_recognized(reader, file)
@@ -421,7 +425,8 @@ def _make_no_profile_error(
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
     suffixes += [*nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *table_suffixes]
-    looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
+    names = [reader.names for reader in READERS if reader.names]
+    looked_for = ", ".join((*(f"*{suffix}" for suffix in suffixes), *names))
     json_files = sorted((file for file in files if file.endswith(".json")), key=make_natural_key)
     remedy = "export nsys reports with: nsys export --type sqlite REPORT.nsys-rep"
     if json_files:

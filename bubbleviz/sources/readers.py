@@ -141,6 +141,8 @@ class Reader:
         is_decoded_at_once: Whether the file is decoded completely before it is used.
         possible_suffixes: Suffixes that other formats use too. In a directory, files with these
             suffixes are read only if the reader recognizes them.
+        names: Shell pattern of file names that only this format uses, or "" if there is none. In a
+            directory, files with these names are read even if they are damaged.
         is_possible: Function that decides from the first 64 KiB whether a file that no reader
             recognizes may have this format.
         superseded_by: Suffixes of files in which a tool stores more data about the same run. If a
@@ -168,6 +170,7 @@ class Reader:
     suffixes: tuple[str, ...] = ()
     is_decoded_at_once: bool = True
     possible_suffixes: tuple[str, ...] = ()
+    names: str = ""
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()
     table_suffixes: tuple[str, ...] = ()
@@ -365,6 +368,7 @@ READERS = (
     Reader(
         name="ascend",
         possible_suffixes=(".db",),
+        names="ascend_*_profiler_*.db",
         recognizes=_is_database,
         recognizes_tables=lambda tables: tables >= _ASCEND_TABLES,
         open_file=make_opener("ascend.profile_file:open_file"),

@@ -251,6 +251,19 @@ def test_a_folder_of_rank_folders_is_read(tmp_path: Path, cli: CommandLine) -> N
     assert "neither an nsys export nor a profile from ROCm or Ascend" in error
 
 
+def test_truncated_and_empty_databases_are_reported(tmp_path: Path) -> None:
+    first, second = write_ascend(tmp_path, [make_step(), make_step()])
+    third = tmp_path / "ascend_pytorch_profiler_2.db"
+    third.touch()
+    second.write_bytes(second.read_bytes()[:20_000])
+    reasons = [note.reason for note in bubbleviz.idle(tmp_path).limitations]
+    assert any(str(second) in reason and "truncated" in reason for reason in reasons)
+    assert any(str(third) in reason and "empty" in reason for reason in reasons)
+    first.unlink()
+    with pytest.raises(ProfileError, match="truncated"):
+        bubbleviz.idle(tmp_path)
+
+
 def test_missing_tables_are_named_with_the_way_to_record_them(tmp_path: Path) -> None:
     (path,) = write_ascend(tmp_path / "old", [make_step()])
     edit_database(path, "ALTER TABLE TASK RENAME COLUMN startNs TO start")
