@@ -280,6 +280,8 @@ def _list_first_blocks(
         yield from _list_waits(measurement, rows.waits, hint)
     if get_proved_held_back_ns(measurement) >= MIN_IDLE_SHARE * measurement.span_ns > 0:
         yield from _list_held_back(measurement, rows.waits, hint)
+    else:
+        yield from _note_possible_delays(measurement)
     if has_all_steps:
         yield from _list_steps(measurement, "Most idle steps", rows.kernels, hint)
     else:
@@ -735,6 +737,17 @@ def _list_held_back(
         yield blocks.Sentence(
             "upper bound: CUDA events were not recorded, so communication may have waited for an "
             "event instead (bubbleviz guide idle)"
+        )
+
+
+def _note_possible_delays(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
+    """Yield a sentence if much communication may have been held back, but no events prove it."""
+    held_ns, span_ns = measurement.summed("held_back_ns"), measurement.span_ns
+    if held_ns >= MIN_IDLE_SHARE * span_ns > 0:
+        yield blocks.Sentence(
+            f"for up to {format_percent(held_ns / span_ns)} of the time, communication may have "
+            "been ready but not started (-v); to check this, record CUDA events "
+            "(bubbleviz guide idle)"
         )
 
 
