@@ -21,6 +21,8 @@ _NOISE = (0.01, 0.05)
 #: Minimum and maximum of a profiled step, as a multiple of the unprofiled step. Values outside of
 #: these bounds indicate a wrong unit or another step.
 _MIN_RATIO, _MAX_RATIO = 0.5, 20.0
+#: Minimum ratio that is shown without decimals.
+_MIN_WHOLE_RATIO = 100.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def parse_unprofiled_step(text: str) -> int:
 def describe_profiling_cost(cost: ProfilingCost) -> str:
     """Return a sentence that says how much longer profiled steps take, and what explains this."""
     profiled, unprofiled = _format_seconds(cost.profiled_ns), _format_seconds(cost.unprofiled_ns)
-    compared = f"Profiled steps take {profiled}, {cost.ratio:.3g}x the unprofiled {unprofiled}"
+    factor = f"{cost.ratio:,.0f}" if cost.ratio >= _MIN_WHOLE_RATIO else f"{cost.ratio:.3g}"
+    compared = f"Profiled steps take {profiled}, {factor}x the unprofiled {unprofiled}"
     if not cost.is_plausible:
         return f"{compared}: check the unit and that both are the same step"
     if cost.is_equal:

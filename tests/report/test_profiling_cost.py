@@ -94,6 +94,11 @@ def test_sentences_describe_each_case(cost: ProfilingCost, words: str) -> None:
     assert words in describe_profiling_cost(cost)
 
 
+def test_large_ratios_are_shown_without_an_exponent() -> None:
+    cost = ProfilingCost(10_000, 117_000_000.0, 0.0, 3, 0.0)
+    assert "11,700x the unprofiled 10.000 us: check the unit" in describe_profiling_cost(cost)
+
+
 def test_bounds_need_a_longer_step_and_a_long_window() -> None:
     assert make_cost(90_000).bound_ratio(0.5, 90_000) is None
     assert make_cost(120_000).bound_ratio(0.5, 20_000) is None
