@@ -115,6 +115,14 @@ def test_the_start_of_a_kernel_is_no_reason_if_the_next_one_was_launched_earlier
     assert held[2:4] == ("first", "end")
 
 
+def test_no_time_per_step_is_shown_if_steps_cover_little_of_the_time(tmp_path: Path) -> None:
+    steps = [r(-20, 150, "iteration 1")]
+    file = write_profile(tmp_path, BEHIND_START, CALLS, steps)
+    report = bubbleviz.idle(add_synchronization(file, [], [HOST_WAIT]))
+
+    assert list_tables(report)["Held back"].rows[0]["ms/step"] == "-"
+
+
 #: The event is recorded after the first kernel and before the second one is launched.
 RECORDING, WAITING = c(-5, -4, 8, name="cudaEventRecord"), c(4, 5, 9, name="cudaStreamWaitEvent")
 LATE = [*CALLS[:2], c(85, 87, 3)]

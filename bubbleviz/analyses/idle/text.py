@@ -106,6 +106,8 @@ _MAX_FULL_NAME = 600
 _MAX_ADVICE = 2
 #: Minimum fraction of the idle time that waits must explain to appear on the first screen.
 _MIN_PROVED = 0.1
+#: Minimum share of a device's span that named steps cover, for times per step to be shown.
+_MIN_COVERED = 0.9
 
 
 #: Definitions of the columns in the device table, one per line.
@@ -717,9 +719,14 @@ def _shorten_work(name: str) -> str:
 
 
 def _format_per_step(time_ns: int, rank: RankIdle) -> str:
-    """Format a time in ms per named step of a device, or a dash if no step has a name."""
-    n_steps = sum(step.name is not None for step in rank.steps)
-    return blocks.format_ms(time_ns / n_steps if n_steps else None)
+    """Format a time in ms per named step of a device.
+
+    A dash is returned if named steps cover less than ``_MIN_COVERED`` of the device's span, because
+    much of the time may then lie outside of them.
+    """
+    lengths_ns = [step.length_ns for step in rank.steps if step.name is not None]
+    is_covered = lengths_ns and sum(lengths_ns) >= _MIN_COVERED * rank.span_ns
+    return blocks.format_ms(time_ns / len(lengths_ns) if is_covered else None)
 
 
 def _list_held_back(
@@ -781,7 +788,7 @@ def _describe_idlest_step(measurement: IdleMeasurement) -> str:
         return ""
     step = max(steps, key=lambda candidate: candidate.idle_ns)
     return (
-        f"most idle of {len(steps):,} steps: {to_one_line(step.name or '', _NAME)}, "
+        f"most idle of {format_count(len(steps), 'step')}: {to_one_line(step.name or '', _NAME)}, "
         f"{blocks.format_ms(step.idle_ns)} of {blocks.format_ms(step.length_ns)} ms"
     )
 
