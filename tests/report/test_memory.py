@@ -149,6 +149,17 @@ def test_moves_of_a_layer_show_the_memory_of_both_devices(cli: CommandLine, tmp_
         assert times[0] == times[1]
 
 
+def test_moves_name_virtual_stages_if_devices_have_several(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    chunks = replace(BASE, schedule="interleaved-1f1b", chunks=2)
+    planting = replace(chunks, layers=(100,) * 9, layer_counts=(2, 2, 3, 2))
+    out = cli.printed("layout", *write_planted_traces(planting, tmp_path))
+
+    table = out[out.index("Moving one layer to the next stage") :]
+    assert table.splitlines()[2].split()[:3] == ["layer", "virtual", "stages"]
+
+
 def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None:
     traces = write_planted_traces(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")

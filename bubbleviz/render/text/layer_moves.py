@@ -38,11 +38,13 @@ def list_layer_moves(run: RunMoves) -> Iterator[Block]:
         return
     # The sort is stable, so equal moves stay in the order of the stages.
     moves = sorted(single.moves, key=lambda move: move.makespan_ns)
-    rows = [_make_move_row(run, move) for move in moves[:_MAX_MOVES]]
+    placement = single.layout.placement
+    stages = "stages" if len(placement) == len(set(placement)) else "virtual stages"
+    rows = [_make_move_row(run, move, stages) for move in moves[:_MAX_MOVES]]
     length = format_ms(single.makespan_ns)
     title = f"Moving one layer to the next stage, {run.schedule}: {length} ms now, simulated"
     n_omitted, hint = len(moves) - len(rows), " (bubbleviz layout -o layout.json)"
-    yield Table(title, rows, left=("layer", "stages"), n_omitted=n_omitted, hint=hint)
+    yield Table(title, rows, left=("layer", stages), n_omitted=n_omitted, hint=hint)
     if not run.has_memory:
         yield Sentence(_NO_MEMORY)
         return
@@ -54,13 +56,19 @@ def list_layer_moves(run: RunMoves) -> Iterator[Block]:
     yield Sentence(_ESTIMATED_MEMORY)
 
 
-def _make_move_row(run: RunMoves, move: LayerMove) -> dict[str, str]:
-    """Return the table row for the move of a single layer."""
+def _make_move_row(run: RunMoves, move: LayerMove, stages: str) -> dict[str, str]:
+    """Return the table row for the move of a single layer.
+
+    Args:
+        run: The moves, and what is known about the run.
+        move: The move.
+        stages: Header of the column that shows the sender and the receiver.
+    """
     single = run.single
     saved = 1 - move.makespan_ns / single.makespan_ns if single.makespan_ns else None
     cells = {
         "layer": to_one_line(run.layer_names[move.layer], 30),
-        "stages": f"{move.sender} -> {move.receiver}",
+        stages: f"{move.sender} -> {move.receiver}",
         "ms": format_ms(move.makespan_ns),
         "saved\n%": format_percent_cell(saved),
     }
