@@ -64,7 +64,7 @@ def measure_run_lateness(
     if recorded is not None:
         visits = _arrive_at_last_backwards(visits, compute)
     parts = _list_parts(compute, begin_ns, run)
-    step_ns = _average_length(compute, run.averaged)
+    step_ns = _average_length(compute, visits, run.averaged)
     lateness = measure_lateness(visits, parts, step_ns, _select_iterations(compute, run.averaged))
     if not len(lateness.arrivals):
         return None
@@ -89,18 +89,29 @@ def _select_iterations(compute: Operations, averaged: Bools) -> Bools:
     return np.asarray(averaged & is_complete, bool)
 
 
-def _average_length(compute: Operations, averaged: Bools) -> float:
-    """Return the mean time from a rank's first operation in an iteration to its last, in ns.
+def _average_length(compute: Operations, visits: Visits, averaged: Bools) -> float:
+    """Return the mean time from the start of a rank's iteration to its end, in ns.
 
-    The result is 0 if no operation is in an averaged iteration.
+    An iteration contains compute operations and barriers. The result is 0 if no averaged iteration
+    has any.
 
     Args:
         compute: Compute operations of all ranks.
+        visits: Visits to barriers.
         averaged: Mask of the averaged iterations.
     """
     compute = compute.take(averaged[compute.iteration])
-    steps = group_rows(compute.rank, compute.iteration)
-    start_ns, end_ns = group_extents(steps.of_row, len(steps), compute.start_ns, compute.end_ns)
+    visits = visits.take(averaged[visits.step])
+    steps = group_rows(
+        np.concatenate((compute.rank, visits.rank)),
+        np.concatenate((compute.iteration, visits.step)),
+    )
+    start_ns, end_ns = group_extents(
+        steps.of_row,
+        len(steps),
+        np.concatenate((compute.start_ns, visits.enter_ns)),
+        np.concatenate((compute.end_ns, visits.leave_ns)),
+    )
     return float((end_ns - start_ns).mean()) if len(steps) else 0.0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from bubbleviz.explain.late_arrivals import OTHER, Lateness, LateRank
 from bubbleviz.explain.run_lateness import BEFORE_FORWARD
+from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.texts import format_percent
 
 #: A part of the step is named as the reason if it accounts for at least this fraction of the
@@ -14,12 +15,17 @@ _MIN_PART = 0.5
 #: A rank is named instead of its host if it accounts for at least this fraction of the host's
 #: lateness.
 _MIN_SHARE_OF_HOST = 0.75
+#: Waiting for ranks in turn is described if it lasts for at least this fraction of a step, in at
+#: least this number of steps.
+_MIN_SHARE_OF_TURNS, _MIN_STEPS_OF_TURNS = 0.1, 3
 
 
 def describe_lateness(
     lateness: Lateness, get_name: Callable[[int], str], hosts: Sequence[str]
 ) -> str:
     """Return sentences on the rank, or the host, for which others usually wait, or "".
+
+    If there is none, but ranks wait long for different ranks in turn, the sentence says so.
 
     The host is described if it has several late ranks: no rank accounts for three quarters of the
     host's lateness.
@@ -38,8 +44,26 @@ def describe_lateness(
             subject = f"a rank of host {late_host.host} arrives"
             return _describe_late(lateness, late_host.late, subject)
     if main is None:
-        return ""
+        return _describe_turns(lateness)
     return _describe_late(lateness, main, f"{get_name(main.rank)} arrives")
+
+
+def _describe_turns(lateness: Lateness) -> str:
+    """Return a sentence on the waiting for different ranks in turn, or "" if it is short.
+
+    Different groups of ranks wait at the same time, so the result is "" if there are several.
+    """
+    n_rank_sets = len(find_distinct(lateness.arrivals.rank_set))
+    if lateness.n_steps < _MIN_STEPS_OF_TURNS or n_rank_sets > 1:
+        return ""
+    late_ns = sum(rank.late_ns for rank in lateness.ranks) / lateness.n_steps
+    if not 0 < _MIN_SHARE_OF_TURNS * lateness.step_ns <= late_ns:
+        return ""
+    share = format_percent(late_ns / lateness.step_ns)
+    return (
+        f"ranks take turns in arriving last at barriers; the others wait {_format_ms(late_ns)} per "
+        f"step ({share}) for them, so the work of a step is uneven"
+    )
 
 
 def _describe_late(lateness: Lateness, late: LateRank, subject: str) -> str:

@@ -199,7 +199,7 @@ class LatenessEntry(Struct, frozen=True):
         n_barriers: Number of barriers at which several ranks met.
         main_rank: Index of the rank for which others usually wait, or None if there is none.
         hidden_part: Part of the step in which waiting was not told apart from work, or "".
-        sentence: Description of the main rank, or "" if there is none.
+        sentence: Description of the rank or host for which others wait, or "" if there is none.
         ranks: Ranks that arrived last at one or more barriers, largest sum of lateness first.
         barriers: The last arrival at each barrier, or None if there are too many barriers.
     """

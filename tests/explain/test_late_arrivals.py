@@ -258,6 +258,25 @@ def test_iterations_in_which_a_rank_lacks_operations_are_left_out(tmp_path: Path
     assert lateness.main.parts[0] == ("backward", 20_000_000 * lateness.n_steps)
 
 
+def test_a_step_that_ends_with_a_barrier_contains_it(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "run.csv", plant_steps("backward"))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if ",Optimizer," not in line), "utf-8")
+    lateness = find_lateness(bubbleviz.analyze(path))
+    assert lateness is not None
+    assert lateness.step_ns == 118_000_000
+
+
+def test_long_waiting_for_ranks_in_turn_is_described(tmp_path: Path) -> None:
+    planted = plant_steps(jitter=0.3, ranks=4, steps=12)
+    report = bubbleviz.analyze(write_table(tmp_path / "run.csv", planted))
+    lateness = find_lateness(report)
+    assert lateness is not None
+    assert lateness.main is None
+    text = describe_late_rank(report)
+    assert text.startswith("ranks take turns in arriving last at barriers; the others wait ")
+
+
 @pytest.mark.parametrize("tensor_size", [2, 4])
 def test_ranks_that_wait_for_a_late_rank_of_their_tensor_group_are_not_late(
     tensor_size: int,
