@@ -149,6 +149,14 @@ def test_moves_of_a_layer_show_the_memory_of_both_devices(cli: CommandLine, tmp_
         assert times[0] == times[1]
 
 
+def test_a_run_without_memory_events_gives_a_warning(cli: CommandLine) -> None:
+    code, _, errors = cli("analyze", str(FIXTURES / "1f1b"), "--memory")
+
+    assert code == 0
+    assert "--memory: the profiles contain no memory events" in errors
+    assert cli("analyze", str(FIXTURES / "1f1b"))[2] == ""
+
+
 def test_moves_name_virtual_stages_if_devices_have_several(
     cli: CommandLine, tmp_path: Path
 ) -> None:

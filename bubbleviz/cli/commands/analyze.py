@@ -176,9 +176,17 @@ def analyze(
             report,
             lambda public, name, file: by_name[name].content(public, view, file),
             lambda public: _print(public, view, tables, has_schedules=what_if),
+            warnings=(_NO_MEMORY_EVENTS,) if memory and report.memory is None else (),
         )
     if timings:
         show_steps(steps, outputs.names)
+
+
+#: Warning if ``--memory`` is given, but there is nothing to read.
+_NO_MEMORY_EVENTS = (
+    "--memory: the profiles contain no memory events; record them with profile_memory=True "
+    "(PyTorch) or --cuda-memory-usage=true (nsys) (bubbleviz guide memory)"
+)
 
 
 def _check_saved_options(values: Mapping[str, object]) -> None:
