@@ -126,6 +126,14 @@ class ChunkCost:
             deviation = self.deviations[direction]
             factors[: len(deviation)] += n_deviations * np.array(deviation)
             factors = _make_plausible(factors, self.most_tokens)
+        return self.replace_factors(factors)
+
+    def replace_factors(self, factors: Floats) -> ChunkCost:
+        """Return a fit with other coefficients. The bound of a, if there is one, follows from b.
+
+        Args:
+            factors: New coefficients (a, b, c).
+        """
         fixed_ns, token_ns, token_squared_ns = factors.tolist()
         has_bound = self.max_fixed_ns is not None
         return replace(

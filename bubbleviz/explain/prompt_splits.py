@@ -290,14 +290,8 @@ def _scale_cost(cost: ChunkCost, factors: Floats, deviations: Floats, dof: int) 
         deviations: New standard deviations, shape (3, directions).
         dof: New degrees of freedom.
     """
-    fixed_ns, token_ns, token_squared_ns = factors.tolist()
-    has_bound = cost.max_fixed_ns is not None
     return replace(
-        cost,
-        fixed_ns=fixed_ns,
-        token_ns=token_ns,
-        token_squared_ns=token_squared_ns,
-        max_fixed_ns=token_ns * cost.most_tokens if has_bound else None,
+        cost.replace_factors(factors),
         deviations=tuple(tuple(column) for column in deviations.T.tolist()),
         dof=dof,
     )

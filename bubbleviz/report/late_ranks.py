@@ -21,7 +21,7 @@ _MIN_SHARE_OF_TURNS, _MIN_STEPS_OF_TURNS = 0.1, 3
 
 
 def describe_lateness(
-    lateness: Lateness, get_name: Callable[[int], str], hosts: Sequence[str]
+    lateness: Lateness | None, get_name: Callable[[int], str], hosts: Sequence[str]
 ) -> str:
     """Return sentences on the rank, or the host, for which others usually wait, or "".
 
@@ -31,10 +31,12 @@ def describe_lateness(
     host's lateness.
 
     Args:
-        lateness: Which ranks arrive last at barriers.
+        lateness: Which ranks arrive last at barriers, or None if unknown.
         get_name: Function that returns the display name of a rank, given its index.
         hosts: Host of each rank.
     """
+    if lateness is None:
+        return ""
     main, late_host = lateness.main, lateness.find_late_host(hosts)
     if late_host is not None:
         max_late_ns = max(

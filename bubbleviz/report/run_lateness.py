@@ -30,8 +30,5 @@ def find_lateness(report: Report) -> Lateness | None:
 
 def describe_late_rank(report: Report) -> str:
     """Return sentences on the rank for which others usually wait, or "" if there is none."""
-    lateness = report.derive(find_lateness)
-    if lateness is None:
-        return ""
     hosts = [rank.host for rank in report.ranks]
-    return describe_lateness(lateness, partial(name_rank, report), hosts)
+    return describe_lateness(report.derive(find_lateness), partial(name_rank, report), hosts)

@@ -355,8 +355,6 @@ class IdleMeasurement:
     @property
     def late_sentence(self) -> str:
         """Description of the GPU for which others usually wait, or "" if there is none."""
-        if self.lateness is None:
-            return ""
         return describe_lateness(self.lateness, self.gpu_names.__getitem__, self.gpu_hosts)
 
     @property

@@ -36,7 +36,7 @@ from bubbleviz.render import document as blocks
 from bubbleviz.render.html import render_html
 from bubbleviz.render.idle_causes import ACTIVITY_TITLE, list_activity_rows
 from bubbleviz.render.notebook import wrap_picture
-from bubbleviz.render.text.late_ranks import list_late_ranks
+from bubbleviz.render.text.late_ranks import list_late_ranks, list_late_sentence
 from bubbleviz.render.text.terminal import Display, render_lines
 from bubbleviz.report.bubble_parts import divide_whole
 from bubbleviz.report.idle_summary import GapExample, StepParts
@@ -128,7 +128,7 @@ def sections(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
         top: Maximum number of rows per table.
     """
     steps_by = ", ".join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))
-    yield from _list_late_sentence(measurement)
+    yield from list_late_sentence(measurement.late_sentence)
     yield blocks.Sentence(make_title(measurement))
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
@@ -159,7 +159,7 @@ def list_all(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
 
 def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
     """Yield a summary for a pull request or a wiki: the division of time, tables and advice."""
-    yield from _list_late_sentence(measurement)
+    yield from list_late_sentence(measurement.late_sentence)
     yield blocks.Sentence(make_title(measurement), style="bold")
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))
@@ -176,12 +176,6 @@ def list_summary(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
         yield replace(table, rows=[row for row in table.rows if row])
     yield blocks.make_bullets(advice(measurement))
     yield from _list_limitations(measurement)
-
-
-def _list_late_sentence(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
-    """Yield a line on the GPU for which others usually wait at collectives, if there is one."""
-    if measurement.late_sentence:
-        yield blocks.Sentence(measurement.late_sentence, lead="Late: ")
 
 
 def _list_limitations(measurement: IdleMeasurement) -> Iterator[blocks.Block]:
@@ -256,7 +250,7 @@ def _list_first_blocks(
         has_all_steps: Whether to list steps in a table instead of naming the most idle step.
     """
     hint = "; -v"
-    yield from _list_late_sentence(measurement)
+    yield from list_late_sentence(measurement.late_sentence)
     yield blocks.Sentence(make_title(measurement), style="bold")
     if measurement.span_ns:
         yield blocks.Sentence(describe_division(measurement))

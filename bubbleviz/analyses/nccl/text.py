@@ -17,7 +17,7 @@ from bubbleviz.model import collectives
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
-from bubbleviz.render.text.late_ranks import list_late_ranks
+from bubbleviz.render.text.late_ranks import list_late_ranks, list_late_sentence
 
 #: Maximum number of files, and of table rows, on the first screen.
 _FILES, _FEW = 4, 10
@@ -40,7 +40,7 @@ _ALIGNMENTS = {
 
 def sections(communication: Communication) -> Iterator[blocks.Block]:
     """Yield all blocks of the detailed report."""
-    yield from _list_late_sentence(communication)
+    yield from list_late_sentence(communication.late_sentence)
     yield blocks.Sentence(summary(communication))
     yield from list_late_and_hanging(communication, _ROWS)
     yield from list_late_ranks(communication.lateness, communication.gpu_names.__getitem__)
@@ -51,7 +51,7 @@ def sections(communication: Communication) -> Iterator[blocks.Block]:
 
 def first_screen(communication: Communication) -> Iterator[blocks.Block]:
     """Yield a shortened report that fits on one screen."""
-    yield from _list_late_sentence(communication)
+    yield from list_late_sentence(communication.late_sentence)
     *files, sums = summary(communication).splitlines()
     omitted_files = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
     yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *omitted_files, sums)])
@@ -60,12 +60,6 @@ def first_screen(communication: Communication) -> Iterator[blocks.Block]:
     yield blocks.Sentence(
         "\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim"
     )
-
-
-def _list_late_sentence(communication: Communication) -> Iterator[blocks.Block]:
-    """Yield a line on the GPU for which others usually wait at collectives, if there is one."""
-    if communication.late_sentence:
-        yield blocks.Sentence(communication.late_sentence, lead="Late: ")
 
 
 def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterator[blocks.Block]:

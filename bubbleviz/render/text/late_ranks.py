@@ -1,4 +1,4 @@
-"""Table of the ranks that arrive last at barriers."""
+"""Sentence on, and table of, the ranks that arrive last at barriers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from bubbleviz.render import document as doc
 _MAX_RANKS = 12
 #: Minimum time in ns that three decimals of a millisecond show.
 _VISIBLE_NS = 500
+
+
+def list_late_sentence(sentence: str) -> Iterator[doc.Block]:
+    """Yield a line on the rank or GPU for which others usually wait. Yields nothing for ""."""
+    if sentence:
+        yield doc.Sentence(sentence, lead="Late: ")
 
 
 def list_late_ranks(
