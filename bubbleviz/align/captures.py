@@ -432,7 +432,7 @@ def join_captures(recordings: JoinedRecordings, captures: Captures) -> JoinedRec
     """Join the captures of each process into one rank whose recording pauses between them.
 
     Iterations are numbered over all captures, and so never extend across a pause. If a rank lacks a
-    capture, or an iteration of it, its later iterations have the same numbers as those of the other
+    capture, or an iteration of it, its later iterations still get the same numbers as on the other
     ranks.
 
     Args:
@@ -528,8 +528,8 @@ def _number_first_iterations(
 ) -> Ints:
     """Return the number that each recorded rank's iteration 0 gets in its joined rank.
 
-    The iterations of a group follow those of all earlier groups. If a group contains several
-    captures of a rank, the iterations of a rank are numbered without regard to other ranks.
+    The iterations of a group come after all iterations of earlier groups. If a group contains
+    several captures of a rank, its iterations are numbered without regard to other ranks.
 
     Args:
         n_iterations: Number of iterations of each recorded rank.

@@ -37,9 +37,9 @@ _NOT_FREE = (Cause.PROFILER, Cause.UNKNOWN)
 
 @dataclass(frozen=True)
 class StageSlots:
-    """What fits into the bubbles of a stage, as means over iterations.
+    """How much extra work fits into the bubbles of a stage, as means over iterations.
 
-    The numbers are those of one rank: the rank of the stage that takes the fewest pieces.
+    The stage is represented by its rank with room for the fewest pieces.
 
     Attributes:
         stage: The stage, or -1 if unknown.
@@ -198,7 +198,7 @@ def fit_extra_work(
 
 @dataclass(frozen=True, eq=False)
 class _PieceCounts:
-    """What fits into the bubbles of each rank in each counted iteration.
+    """How many pieces fit into the bubbles of each rank in each counted iteration.
 
     Attributes:
         pieces: Number of pieces, shape (ranks, counted iterations, kinds of bubbles).

@@ -127,7 +127,7 @@ class FirstStep:
         """Time that would be saved if all stages warmed up at the same time, in ns.
 
         The first iteration would then have the usual length, and the warm-up would take as long as
-        that of the slowest stage.
+        the slowest stage needs to warm up.
         """
         return max(min(self.extra_ns, self.elapsed_ns) - self.longest_ns, 0)
 

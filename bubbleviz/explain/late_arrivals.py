@@ -48,7 +48,7 @@ _MIN_SHARE_OF_LATENESS = 0.5
 _MIN_SHARE_OF_SINGLE_STEP = 0.05
 #: A host is usually late if its ranks cause at least this fraction of all lateness.
 _MIN_SHARE_OF_HOST = 0.75
-#: Multiplier and shift of the hash that tells apart sets of ranks (SplitMix64).
+#: Multiplier and shift of the hash that distinguishes sets of ranks (SplitMix64).
 _HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
@@ -154,8 +154,8 @@ class Lateness:
         n_steps: Number of steps that contain barriers.
         n_ranks: Number of ranks that visit barriers.
         step_ns: Mean length of a step, or 0 if unknown.
-        hidden_part: Name of the part in which barriers were not told apart from work, or "". Time
-            that a rank loses in this part is not visible.
+        hidden_part: Name of the part in which barriers were not recorded separately from work, or
+            "". Time that a rank loses in this part is not visible.
     """
 
     arrivals: LateArrivals

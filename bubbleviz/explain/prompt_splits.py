@@ -159,8 +159,8 @@ def find_prompt_chunks(
     """Return the chunks that the first stage ran in an iteration, or None if there are none.
 
     Chunks of less than 64 tokens are left out, because they may be decode steps. If several ranks
-    ran chunks of the first stage, those of the rank with the most chunks are returned. The rank
-    with the smaller index wins a tie.
+    ran chunks of the first stage, the rank with the most chunks is chosen. The rank with the
+    smaller index wins a tie.
 
     Args:
         operations: Operations of all ranks.
@@ -191,8 +191,8 @@ def split_longest_prompt(
     """Divide the longest prompt into chunks that take equal time on the slowest stage.
 
     Divisions into different numbers of chunks are tried. The division with the largest lower bound
-    of the saving is chosen. The saving is that of an iteration, or that of the longest prompt if
-    the prompts of the iteration are unknown. All stages are simulated with their own costs.
+    of the saving is chosen. The saving refers to a whole iteration, or to the longest prompt if the
+    prompts of the iteration are unknown. All stages are simulated with their own costs.
 
     Args:
         costs: Chunk costs, one entry per virtual stage.

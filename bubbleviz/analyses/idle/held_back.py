@@ -40,7 +40,7 @@ _REACTION_NS = 10_000
 _MAX_CANDIDATES = 4
 #: Number of activities that are examined at a time.
 _BLOCK_ROWS = 1 << 16
-#: What a kernel did when the work that it had held back started.
+#: Whether the work started at the start or at the end of the kernel that held it back.
 MOMENTS = ("start", "end")
 
 
